@@ -1,0 +1,18 @@
+# Every library that latentd is built on, found once.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(prometheus-cpp REQUIRED COMPONENTS core)
+find_package(civetweb REQUIRED)
+find_package(nlohmann_json REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+pkg_check_modules(LAPACKE REQUIRED IMPORTED_TARGET lapacke)
+if(BUILD_TESTING)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,49 @@
+# How every target of latentd is built: one place for the language level, the warnings and the test helper.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+set(LATENTD_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+option(LATENTD_FUZZ "Build the libFuzzer targets (Clang only)" OFF)
+
+# Latent caches promise the same bits for every batch, chunking and thread count: the compiler may not contract a*b+c.
+add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -ffp-contract=off)
+if(LATENTD_SANITIZE)
+  add_compile_options(-fsanitize=${LATENTD_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${LATENTD_SANITIZE})
+endif()
+
+# latentd_library(NAME SOURCES a.cc b.cc DEPENDS x y): a static library whose headers are included from the root.
+function(latentd_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPENDS})
+endfunction()
+
+# latentd_program(NAME SOURCES main.cc DEPENDS x): an installed program in build/<preset>/bin.
+function(latentd_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS})
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# latentd_test(NAME SOURCES a_test.cc DEPENDS x): one GoogleTest program, one ctest entry.
+function(latentd_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
