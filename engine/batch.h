@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/sampling_params.h"
+#include "kernels/params.h"
+
+namespace latentd {
+
+// One row of logits that a step turns into a token.
+struct BatchSample {
+  int32_t row = 0;                // index into the step's T token rows
+  SamplingParams params;
+  std::vector<int32_t> tokens;    // the sequence so far (prompt, then output); filled only where penalties need it
+  int num_prompt_tokens = 0;
+  int64_t position = 0;           // of the token that is drawn
+  std::vector<int32_t> banned;    // ids that may not be drawn: stop ids before min_tokens
+};
+
+// What one step computes: self-contained plain data. S sequences with T token rows in all, L of them sampled. A sequence's
+// rows are its next uncomputed tokens; blocks for them are already in its row of the block table.
+struct Batch {
+  std::vector<int32_t> token_ids;    // [T]
+  std::vector<int32_t> positions;    // [T]
+  std::vector<int64_t> slots;        // [T] block id * kBlockTokens + offset
+  std::vector<int32_t> cu_q_lens;    // [S + 1]
+  std::vector<int32_t> kv_lens;      // [S], tokens after this step
+  std::vector<int32_t> block_table;  // [S, max_blocks], -1 past the end
+  int64_t max_blocks = 0;
+  std::vector<BatchSample> samples;  // [L]
+
+  int num_tokens() const { return static_cast<int>(token_ids.size()); }
+  int num_sequences() const { return static_cast<int>(kv_lens.size()); }
+};
+
+struct StepOutput {
+  std::vector<SampleResult> samples;  // [L], in the batch's order
+};
+
+}  // namespace latentd

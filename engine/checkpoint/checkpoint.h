@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+#include "kernels/dtype.h"
+
+namespace latentd {
+
+// A vocabulary as GGUF metadata states it, moved into plain data. Token types are GGUF's (1 normal, 2 unknown, 3 control,
+// 4 user defined, 5 unused, 6 byte).
+struct GgufVocabulary {
+  std::string model;          // "gpt2" (BPE) or "llama" (SentencePiece)
+  std::string pre_tokenizer;  // "llama-bpe", "smollm", "qwen2", "gpt-2", ...
+  std::vector<std::string> tokens;
+  std::vector<float> scores;         // SentencePiece; empty for BPE
+  std::vector<int32_t> token_types;  // empty, or one per token
+  std::vector<std::string> merges;   // BPE: "left right"
+  int32_t bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1;
+  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::string chat_template;  // empty: none
+};
+
+// Where the text layer finds the tokenizer of a model: a Hugging Face folder's files, or GGUF metadata.
+struct TokenizerSource {
+  std::string tokenizer_json;         // contents; empty when there is none
+  std::string tokenizer_config_json;  // contents; empty when there is none
+  std::string chat_template;          // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
+  std::optional<GgufVocabulary> gguf;
+};
+
+// An opened model: its config, and its tensors under canonical names whatever the file format and family:
+//
+//   token_embedding [vocab, hidden]    position_embedding [max_context, hidden] (learned positions)
+//   final_norm.weight final_norm.bias [hidden]      lm_head [vocab, hidden] (absent when tied)
+//   layers.N.attention_norm.weight|bias   layers.N.{q,k,v,o}.weight|bias
+//   layers.N.mlp_norm.weight|bias         layers.N.{gate,up,down}.weight|bias   (gate absent for ungated activations)
+//
+// Weights are [out, in] row-major. q and k rows are in the half-split RoPE order of Hugging Face: a GGUF file's are
+// un-permuted row by row (whole quantised rows). Everything is checked at Open: a tensor whose shape disagrees with the
+// config gives an error that names it and both shapes. Immutable, thread-safe.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+
+  // `path` is a Hugging Face folder or a .gguf file. The tensors stay memory-mapped.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const TokenizerSource& tokenizer() const = 0;
+
+  // The tensor, valid as long as the checkpoint; nullopt when this model has none of that name.
+  virtual std::optional<TensorView> Find(std::string_view name) const = 0;
+};
+
+// Identifies a base model: config facts and a hash of its k and v projections. Lower-case hex, 32 digits.
+std::string Fingerprint(const Checkpoint& checkpoint);
+
+}  // namespace latentd
