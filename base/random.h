@@ -4,8 +4,9 @@
 
 namespace latentd {
 
-// Counter-based random numbers: a pure function of (seed, counter), so that a draw never depends on how many were made
-// before it. The mixer is SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA 2014) applied to both words.
+// Counter-based random numbers: a pure function of (seed, counter), so that a draw never depends on
+// how many were made before it. The mixer is SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA
+// 2014) applied to both words.
 inline uint64_t RandomBits(uint64_t seed, uint64_t counter) {
   auto mix = [](uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -12,7 +12,8 @@
     if (!latentd_status.ok()) return latentd_status; \
   } while (false)
 
-// ASSIGN_OR_RETURN(lhs, expr): assigns the value of a StatusOr, or returns its Status. A type with a comma in it needs an alias.
+// ASSIGN_OR_RETURN(lhs, expr): assigns the value of a StatusOr, or returns its Status. A type with
+// a comma in it needs an alias.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   LATENTD_ASSIGN_OR_RETURN_(LATENTD_CONCAT_(latentd_or_, __LINE__), lhs, expr)
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/sampling_params.h"
 #include "kernels/params.h"
 
@@ -10,16 +11,25 @@ namespace latentd {
 
 // One row of logits that a step turns into a token.
 struct BatchSample {
-  int32_t row = 0;                // index into the step's T token rows
+  int32_t row = 0;  // index into the step's T token rows
   SamplingParams params;
-  std::vector<int32_t> tokens;    // the sequence so far (prompt, then output); filled only where penalties need it
+  std::vector<int32_t>
+      tokens;  // the sequence so far (prompt, then output); filled only where penalties need it
   int num_prompt_tokens = 0;
-  int64_t position = 0;           // of the token that is drawn
-  std::vector<int32_t> banned;    // ids that may not be drawn: stop ids before min_tokens
+  int64_t position = 0;         // of the token that is drawn
+  std::vector<int32_t> banned;  // ids that may not be drawn: stop ids before min_tokens
 };
 
-// What one step computes: self-contained plain data. S sequences with T token rows in all, L of them sampled. A sequence's
-// rows are its next uncomputed tokens; blocks for them are already in its row of the block table.
+// One row whose logits give the log probability of a known next token (perplexity, prompt
+// logprobs).
+struct BatchScore {
+  int32_t row = 0;
+  int32_t token_id = 0;
+};
+
+// What one step computes: self-contained plain data. S sequences with T token rows in all, L of
+// them sampled. A sequence's rows are its next uncomputed tokens; blocks for them are already in
+// its row of the block table.
 struct Batch {
   std::vector<int32_t> token_ids;    // [T]
   std::vector<int32_t> positions;    // [T]
@@ -29,6 +39,7 @@ struct Batch {
   std::vector<int32_t> block_table;  // [S, max_blocks], -1 past the end
   int64_t max_blocks = 0;
   std::vector<BatchSample> samples;  // [L]
+  std::vector<BatchScore> scores;    // [N]
 
   int num_tokens() const { return static_cast<int>(token_ids.size()); }
   int num_sequences() const { return static_cast<int>(kv_lens.size()); }
@@ -36,6 +47,13 @@ struct Batch {
 
 struct StepOutput {
   std::vector<SampleResult> samples;  // [L], in the batch's order
+  std::vector<float> logprobs;        // [N] of the batch's scores, natural log
 };
+
+// Adds a sequence's tokens [begin, end) as rows. `blocks` holds the sequence's blocks for [0, end);
+// batch->max_blocks, set before the first call, is at least their number. Returns the index of the
+// last row.
+int AppendRows(Batch* batch, absl::Span<const int32_t> tokens, int begin, int end,
+               absl::Span<const int32_t> blocks);
 
 }  // namespace latentd

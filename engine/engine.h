@@ -11,18 +11,18 @@ namespace latentd {
 // What the layers above need to know about a loaded model and its cache. Constant.
 struct EngineInfo {
   std::string model_name;
-  std::string family;             // "llama", "qwen2", "gpt2"
+  std::string family;  // "llama", "qwen2", "gpt2"
   int vocab_size = 0;
   int num_layers = 0;
-  int max_context = 0;            // tokens of one sequence, prompt and output
-  int64_t num_blocks = 0;         // of kBlockTokens tokens each
-  double bytes_per_token = 0;     // of this cache, all metadata counted
+  int max_context = 0;         // tokens of one sequence, prompt and output
+  int64_t num_blocks = 0;      // of kBlockTokens tokens each
+  double bytes_per_token = 0;  // of this cache, all metadata counted
   double k_bytes_per_token = 0;
   double v_bytes_per_token = 0;
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
   int64_t weight_bytes = 0;
-  std::string cache_name;         // "full f16", or how the latents were made
-  std::string device;             // "cpu"
+  std::string cache_name;  // "full f16", or how the latents were made
+  std::string device;      // "cpu"
 };
 
 // Computes steps of a batch of sequences. One thread at a time.
@@ -31,8 +31,9 @@ class Engine {
   virtual ~Engine() = default;
   virtual const EngineInfo& info() const = 0;
 
-  // Computes every row of `batch` (see Batch), writes its cache rows and draws its samples. An error means that the engine
-  // is dead: no later call succeeds. A row with NaN logits is no error: its SampleResult says ok = false.
+  // Computes every row of `batch` (see Batch), writes its cache rows and draws its samples. An
+  // error means that the engine is dead: no later call succeeds. A row with NaN logits is no error:
+  // its SampleResult says ok = false.
   virtual absl::StatusOr<StepOutput> Step(const Batch& batch) = 0;
 };
 

@@ -19,9 +19,11 @@ struct EngineOptions {
   Codec full_codec = Codec::kF16;          // of the full cache: kF16, or kF32 for exactness tests
 };
 
-// An engine on this process's device: model, cache pool and ops. Owns all three; `checkpoint` and `latents` are borrowed for
-// its lifetime.
-absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint, const LatentsFile* latents,
-                                                          std::unique_ptr<Ops> ops, const EngineOptions& options);
+// An engine on this process's device: model, cache pool and ops. Owns all three; `checkpoint` and
+// `latents` are borrowed for its lifetime.
+absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint,
+                                                          const LatentsFile* latents,
+                                                          std::unique_ptr<Ops> ops,
+                                                          const EngineOptions& options);
 
 }  // namespace latentd

@@ -17,7 +17,8 @@ namespace latentd {
 //   block  = K plane | V plane
 //   plane  = latent head 0 | latent head 1 | ...               head_bytes each
 //   head   = segment 0 | segment 1 | ...
-//   segment= tile 0 | tile 1 | ... (16 dims x 64 tokens each) | scales[64] (fp16) | zeros[64] (fp16, min-max codecs only)
+//   segment= tile 0 | tile 1 | ... (16 dims x 64 tokens each) | scales[64] (fp16) | zeros[64]
+//   (fp16, min-max codecs only)
 //
 // Inside a tile the order of codes is the plane's TileOrder; see CodePlace.
 inline constexpr int kBlockTokens = 64;
@@ -26,10 +27,11 @@ inline constexpr int kTileDims = 16;
 // Order of the 16 x 64 codes of a tile.
 //   kDimMajor (K: scores run over tokens in vector lanes)
 //     f32, f16:  [16 dims][64 tokens]
-//     8 bits:    [4 quads][64 tokens][4 dims]: one 32-bit word holds a quad of 4 consecutive dims of one token
-//     4 bits:    [2][64 tokens][4 bytes]: byte j of word w holds dim 4w + j (low nibble) and dim 4(w+2) + j (high nibble)
-//     2 bits:    [64 tokens][4 bytes]: byte j holds dims j, 4+j, 8+j, 12+j from the low bits up
-//     3 bits:    the plane of the two low bits as 2 bits, then the plane of the high bit:
+//     8 bits:    [4 quads][64 tokens][4 dims]: one 32-bit word holds a quad of 4 consecutive dims
+//     of one token 4 bits:    [2][64 tokens][4 bytes]: byte j of word w holds dim 4w + j (low
+//     nibble) and dim 4(w+2) + j (high nibble) 2 bits:    [64 tokens][4 bytes]: byte j holds dims
+//     j, 4+j, 8+j, 12+j from the low bits up 3 bits:    the plane of the two low bits as 2 bits,
+//     then the plane of the high bit:
 //                [64 tokens][2 bytes]: bit 4j + q of the 16-bit word is dim 4q + j
 //   kTokenMajor (V: outputs run over dims in vector lanes)
 //     f32, f16:  [64 tokens][16 dims]
@@ -40,9 +42,9 @@ inline constexpr int kTileDims = 16;
 //                [64 tokens][2 bytes]: bit i of the 16-bit word is dim i
 enum class TileOrder : uint8_t { kDimMajor, kTokenMajor };
 
-// Where the bits of one code lie inside a tile: `bits` bits from bit `shift` of the byte at `byte`. A 3-bit code has two
-// places: its two low bits (part 0) and its high bit (part 1); every other code has one. 16- and 32-bit values are whole
-// bytes with shift 0.
+// Where the bits of one code lie inside a tile: `bits` bits from bit `shift` of the byte at `byte`.
+// A 3-bit code has two places: its two low bits (part 0) and its high bit (part 1); every other
+// code has one. 16- and 32-bit values are whole bytes with shift 0.
 struct CodePlace {
   int byte;
   int shift;
@@ -64,10 +66,10 @@ struct CachePlane {
   std::vector<Segment> segments;
   TileOrder order = TileOrder::kDimMajor;
 
-  int dims() const;                      // of one latent head, all segments
-  int64_t head_bytes() const;            // one latent head in one block
-  int64_t segment_offset(int s) const;   // of segment s from its latent head's start, in a block
-  int64_t scale_offset(int s) const;     // of segment s's scales[64] from its latent head's start
+  int dims() const;                     // of one latent head, all segments
+  int64_t head_bytes() const;           // one latent head in one block
+  int64_t segment_offset(int s) const;  // of segment s from its latent head's start, in a block
+  int64_t scale_offset(int s) const;    // of segment s's scales[64] from its latent head's start
   int64_t plane_bytes() const { return latent_heads * head_bytes(); }
   bool operator==(const CachePlane&) const = default;
 };
@@ -80,14 +82,15 @@ struct CacheLayer {
   bool operator==(const CacheLayer&) const = default;
 };
 
-// The full 16-bit cache of a layer: one segment of head_dim values (rounded up to 16, the rest zero) per KV head.
+// The full 16-bit cache of a layer: one segment of head_dim values (rounded up to 16, the rest
+// zero) per KV head.
 CacheLayer FullCacheLayer(int num_kv_heads, int head_dim, Codec codec = Codec::kF16);
 
 // Addresses of a pool of `num_blocks` blocks. Immutable.
 class CacheLayout {
  public:
-  // INVALID_ARGUMENT for a layer without heads, a segment whose dims are not a positive multiple of 16, or a pool that
-  // overflows 2^62 bytes; the message names the layer and the number.
+  // INVALID_ARGUMENT for a layer without heads, a segment whose dims are not a positive multiple of
+  // 16, or a pool that overflows 2^62 bytes; the message names the layer and the number.
   static absl::StatusOr<CacheLayout> Create(std::vector<CacheLayer> layers, int64_t num_blocks);
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
@@ -106,11 +109,12 @@ class CacheLayout {
   int64_t bytes_per_block_ = 0;
 };
 
-// One row (token) of one latent head, as the definition of the layout: reference and tests use these; the CPU backend's
-// vector code must give the same bytes and numbers. `head` points to the latent head's start in the block.
+// One row (token) of one latent head, as the definition of the layout: reference and tests use
+// these; the CPU backend's vector code must give the same bytes and numbers. `head` points to the
+// latent head's start in the block.
 void WriteCacheRow(const CachePlane& plane, uint8_t* head, int token_in_block,
                    absl::Span<const float> values);  // encodes
 void ReadCacheRow(const CachePlane& plane, const uint8_t* head, int token_in_block,
-                  absl::Span<float> values);         // decodes
+                  absl::Span<float> values);  // decodes
 
 }  // namespace latentd

@@ -7,8 +7,21 @@
 
 namespace latentd {
 
-// How the numbers of a tensor are stored. The quantised types are GGUF's: blocks along a row, little endian.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+// How the numbers of a tensor are stored. The quantised types are GGUF's: blocks along a row,
+// little endian.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
 struct DTypeInfo {
   const char* name;
@@ -35,7 +48,8 @@ struct TensorView {
   const std::byte* row(int64_t r) const { return data + r * RowBytes(dtype, cols); }
 };
 
-// out[n] = row `row` of the matrix as fp32: the definition of every stored type. out.size() is view.cols.
+// out[n] = row `row` of the matrix as fp32: the definition of every stored type. out.size() is
+// view.cols.
 void DequantizeRow(const TensorView& view, int64_t row, absl::Span<float> out);
 
 // IEEE half and bfloat16, round to nearest even; infinities and NaN kept.

@@ -10,7 +10,8 @@
 
 namespace latentd {
 
-// A weight matrix [rows, cols] in the order that a backend multiplies from; quantised weights keep their bits. Immutable.
+// A weight matrix [rows, cols] in the order that a backend multiplies from; quantised weights keep
+// their bits. Immutable.
 class Weight {
  public:
   virtual ~Weight() = default;
@@ -27,7 +28,8 @@ class Weight {
   const DType dtype_;
 };
 
-// One layer's attention, checked and with its factors in the order that a backend's kernels read. Immutable.
+// One layer's attention, checked and with its factors in the order that a backend's kernels read.
+// Immutable.
 class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
@@ -38,17 +40,19 @@ class AttentionPlan {
   AttentionSpec spec_;
 };
 
-// The ops of one device. Owned by a worker and called from its thread alone. Every op's output row depends on its own input
-// row alone: the same bits for any batch size, chunking and thread count.
+// The ops of one device. Owned by a worker and called from its thread alone. Every op's output row
+// depends on its own input row alone: the same bits for any batch size, chunking and thread count.
 class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string_view name() const = 0;
 
   // Load time. `view` must outlive the weight (a backend may keep pointing into the mapped file).
-  // UNIMPLEMENTED when the backend has no kernel for the type or path: nothing falls back in silence.
+  // UNIMPLEMENTED when the backend has no kernel for the type or path: nothing falls back in
+  // silence.
   virtual absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) = 0;
-  virtual absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(const AttentionSpec& spec) = 0;
+  virtual absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
+      const AttentionSpec& spec) = 0;
 
   // Step time. Arguments are the caller's promise, checked by LATENTD_CHECK.
   virtual void Embed(const EmbedParams& p) = 0;
@@ -64,12 +68,12 @@ class Ops {
 // Plain fp32 loops, one thread: the definition of every op.
 std::unique_ptr<Ops> CreateReferenceOps();
 
-// SIMD chosen at run time, on a pool of `num_threads` threads (the caller's included). INVALID_ARGUMENT unless
-// 1 <= num_threads <= 1024.
+// SIMD chosen at run time, on a pool of `num_threads` threads (the caller's included).
+// INVALID_ARGUMENT unless 1 <= num_threads <= 1024.
 absl::StatusOr<std::unique_ptr<Ops>> CreateCpuOps(int num_threads);
 
-// The checks that every backend's PrepareAttention starts with: dims, heads and planes agree, factors are there where the
-// path needs them. INVALID_ARGUMENT names the field and both numbers.
+// The checks that every backend's PrepareAttention starts with: dims, heads and planes agree,
+// factors are there where the path needs them. INVALID_ARGUMENT names the field and both numbers.
 absl::Status ValidateAttention(const AttentionSpec& spec);
 
 }  // namespace latentd

@@ -20,10 +20,10 @@ struct FinishInfo {
   FinishReason reason = FinishReason::kError;
   absl::Status status;  // not OK only for kError
   int prompt_tokens = 0;
-  int cached_tokens = 0;      // of the prompt, taken from the prefix cache
+  int cached_tokens = 0;  // of the prompt, taken from the prefix cache
   int generated_tokens = 0;
   int preemptions = 0;
-  int64_t cache_bytes = 0;    // the most that the sequence held
+  int64_t cache_bytes = 0;      // the most that the sequence held
   absl::Duration queue_time;    // arrival to first scheduled
   absl::Duration prefill_time;  // first scheduled to first token
   absl::Duration decode_time;   // first token to last
@@ -36,7 +36,8 @@ struct GeneratedToken {
   std::vector<TokenLogprob> top_logprobs;
 };
 
-// Where a request's tokens go. Called by the serve loop's thread alone; must neither block nor call back into it.
+// Where a request's tokens go. Called by the serve loop's thread alone; must neither block nor call
+// back into it.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -49,8 +50,8 @@ struct Request {
   std::string id;
   std::vector<int32_t> prompt;  // 1 token or more
   SamplingParams sampling;
-  int max_new_tokens = 0;  // 1 or more
-  int min_new_tokens = 0;  // stop ids are not drawn before
+  int max_new_tokens = 0;               // 1 or more
+  int min_new_tokens = 0;               // stop ids are not drawn before
   std::vector<int32_t> stop_token_ids;  // a drawn stop id ends the generation and is reported
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();

@@ -35,23 +35,27 @@ struct ServeStats {
   absl::Status engine_status;  // not OK: the engine is dead
 };
 
-// The one thread that owns all scheduling state: drains the inbox {add, cancel, deadlines}, schedules, builds the batch,
-// steps the engine, commits the tokens. Waits on a condition when there is nothing to do. Thread-safe from outside.
+// The one thread that owns all scheduling state: drains the inbox {add, cancel, deadlines},
+// schedules, builds the batch, steps the engine, commits the tokens. Waits on a condition when
+// there is nothing to do. Thread-safe from outside.
 class ServeLoop {
  public:
   // `engine` is borrowed and used by the loop's thread alone. Starts the thread.
-  static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(Engine* engine, const SchedulerConfig& config);
+  static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(Engine* engine,
+                                                          const SchedulerConfig& config);
   ~ServeLoop();  // cancels what is left, joins
 
-  // Hands a request over. Errors leave it untouched (the sink is never called): RESOURCE_EXHAUSTED queue full;
-  // INVALID_ARGUMENT prompt + max_new_tokens over the context or the pool (both numbers), an id out of the vocabulary;
-  // ALREADY_EXISTS an id in use; UNAVAILABLE draining, or the engine is dead.
+  // Hands a request over. Errors leave it untouched (the sink is never called): RESOURCE_EXHAUSTED
+  // queue full; INVALID_ARGUMENT prompt + max_new_tokens over the context or the pool (both
+  // numbers), an id out of the vocabulary; ALREADY_EXISTS an id in use; UNAVAILABLE draining, or
+  // the engine is dead.
   absl::Status Add(std::shared_ptr<const Request> request);
 
   // Ends the request within the next step; without effect when it is unknown or over.
   void Cancel(const std::string& id);
 
-  // No new requests; returns when the running ones are over or at `deadline`, after which they are cancelled.
+  // No new requests; returns when the running ones are over or at `deadline`, after which they are
+  // cancelled.
   void Drain(absl::Time deadline);
 
   ServeStats stats() const;  // never waits for a step

@@ -12,8 +12,8 @@
 
 namespace latentd {
 
-// A vocabulary as GGUF metadata states it, moved into plain data. Token types are GGUF's (1 normal, 2 unknown, 3 control,
-// 4 user defined, 5 unused, 6 byte).
+// A vocabulary as GGUF metadata states it, moved into plain data. Token types are GGUF's (1 normal,
+// 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte).
 struct GgufVocabulary {
   std::string model;          // "gpt2" (BPE) or "llama" (SentencePiece)
   std::string pre_tokenizer;  // "llama-bpe", "smollm", "qwen2", "gpt-2", ...
@@ -26,24 +26,29 @@ struct GgufVocabulary {
   std::string chat_template;  // empty: none
 };
 
-// Where the text layer finds the tokenizer of a model: a Hugging Face folder's files, or GGUF metadata.
+// Where the text layer finds the tokenizer of a model: a Hugging Face folder's files, or GGUF
+// metadata.
 struct TokenizerSource {
   std::string tokenizer_json;         // contents; empty when there is none
   std::string tokenizer_config_json;  // contents; empty when there is none
-  std::string chat_template;          // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
+  std::string
+      chat_template;  // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
   std::optional<GgufVocabulary> gguf;
 };
 
-// An opened model: its config, and its tensors under canonical names whatever the file format and family:
+// An opened model: its config, and its tensors under canonical names whatever the file format and
+// family:
 //
 //   token_embedding [vocab, hidden]    position_embedding [max_context, hidden] (learned positions)
 //   final_norm.weight final_norm.bias [hidden]      lm_head [vocab, hidden] (absent when tied)
 //   layers.N.attention_norm.weight|bias   layers.N.{q,k,v,o}.weight|bias
-//   layers.N.mlp_norm.weight|bias         layers.N.{gate,up,down}.weight|bias   (gate absent for ungated activations)
+//   layers.N.mlp_norm.weight|bias         layers.N.{gate,up,down}.weight|bias   (gate absent for
+//   ungated activations)
 //
-// Weights are [out, in] row-major. q and k rows are in the half-split RoPE order of Hugging Face: a GGUF file's are
-// un-permuted row by row (whole quantised rows). Everything is checked at Open: a tensor whose shape disagrees with the
-// config gives an error that names it and both shapes. Immutable, thread-safe.
+// Weights are [out, in] row-major. q and k rows are in the half-split RoPE order of Hugging Face: a
+// GGUF file's are un-permuted row by row (whole quantised rows). Everything is checked at Open: a
+// tensor whose shape disagrees with the config gives an error that names it and both shapes.
+// Immutable, thread-safe.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -58,7 +63,8 @@ class Checkpoint {
   virtual std::optional<TensorView> Find(std::string_view name) const = 0;
 };
 
-// Identifies a base model: config facts and a hash of its k and v projections. Lower-case hex, 32 digits.
+// Identifies a base model: config facts and a hash of its k and v projections. Lower-case hex, 32
+// digits.
 std::string Fingerprint(const Checkpoint& checkpoint);
 
 }  // namespace latentd

@@ -19,17 +19,22 @@ struct LatentLayer {
   TensorView v_up;    // [latent_heads * s * head_dim, v.dims()]
 };
 
-// A latents file: a safetensors file with the factors of every layer ("layers.N.k_down", ...) and, as metadata key
-// "latentd", a JSON object {version, fingerprint, method, layers: [{k: {latent_heads, segments: [[dims, codec], ...]}, v}]}.
-// It belongs to one base model and leaves that unchanged. Immutable, thread-safe.
+// A latents file: a safetensors file with the factors of every layer ("layers.N.k_down", ...) and,
+// as metadata key "latentd", a JSON object {version, fingerprint, method, layers: [{k:
+// {latent_heads, segments: [[dims, codec], ...]}, v}]}. It belongs to one base model and leaves
+// that unchanged. Immutable, thread-safe.
 class LatentsFile {
  public:
-  // Opens and checks the file against the base model: FAILED_PRECONDITION with both fingerprints when it belongs to another;
-  // INVALID_ARGUMENT naming the tensor and both numbers when it is damaged.
-  static absl::StatusOr<std::unique_ptr<LatentsFile>> Open(const std::string& path, const Checkpoint& base);
+  // Opens and checks the file against the base model: FAILED_PRECONDITION with both fingerprints
+  // when it belongs to another; INVALID_ARGUMENT naming the tensor and both numbers when it is
+  // damaged.
+  static absl::StatusOr<std::unique_ptr<LatentsFile>> Open(const std::string& path,
+                                                           const Checkpoint& base);
 
   const std::vector<LatentLayer>& layers() const { return layers_; }
-  const std::string& method() const { return method_; }  // for people: "palu rate 0.5, all heads, minmax4"
+  const std::string& method() const {
+    return method_;
+  }  // for people: "palu rate 0.5, all heads, minmax4"
 
  private:
   LatentsFile() = default;
@@ -38,7 +43,8 @@ class LatentsFile {
   std::string method_;
 };
 
-// Writes a latents file beside nothing else: to a temporary name, then renamed. Tensors are borrowed.
+// Writes a latents file beside nothing else: to a temporary name, then renamed. Tensors are
+// borrowed.
 struct LatentsContents {
   std::string fingerprint;
   std::string method;

@@ -49,9 +49,9 @@ struct ModelConfig {
   ActivationKind activation = ActivationKind::kSiluGated;
   bool tied_embeddings = false;  // lm_head is the token embedding
 
-  int32_t bos_token_id = -1;                // -1: none
-  std::vector<int32_t> eos_token_ids;       // any of them ends a generation
-  float default_temperature = 1.0f;         // generation_config.json
+  int32_t bos_token_id = -1;           // -1: none
+  std::vector<int32_t> eos_token_ids;  // any of them ends a generation
+  float default_temperature = 1.0f;    // generation_config.json
   float default_top_p = 1.0f;
   int default_top_k = 0;
 
@@ -61,12 +61,14 @@ struct ModelConfig {
   int64_t full_bytes_per_token() const { return int64_t{2} * num_layers * kv_dim() * 2; }
 };
 
-// Every number in range and consistent with the others; INVALID_ARGUMENT names the field and both numbers.
+// Every number in range and consistent with the others; INVALID_ARGUMENT names the field and both
+// numbers.
 absl::Status Validate(const ModelConfig& config);
 
-// Inverse frequencies [dims / 2] and the factor that multiplies q . k (attention factor squared) after scaling, for
-// sequences up to `max_context`. Formulas as Hugging Face transformers' modeling_rope_utils states them; kDynamicNtk and
-// kLongRope, which there depend on the current length, are fixed for `max_context` so that cached keys stay valid.
+// Inverse frequencies [dims / 2] and the factor that multiplies q . k (attention factor squared)
+// after scaling, for sequences up to `max_context`. Formulas as Hugging Face transformers'
+// modeling_rope_utils states them; kDynamicNtk and kLongRope, which there depend on the current
+// length, are fixed for `max_context` so that cached keys stay valid.
 struct RopeFrequencies {
   std::vector<double> inv_freq;
   float score_factor = 1.0f;

@@ -11,26 +11,33 @@
 
 namespace latentd {
 
-// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable, thread-safe.
+// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable,
+// thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // INVALID_ARGUMENT when the source holds no tokenizer, or one of a kind that is not supported (named).
+  // INVALID_ARGUMENT when the source holds no tokenizer, or one of a kind that is not supported
+  // (named).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSource& source);
 
-  // add_special: as the model's post-processor does (BOS, EOS). parse_special: control tokens written out in the text
-  // become their ids; otherwise they are ordinary text. INVALID_ARGUMENT when `text` is not UTF-8 (names the byte offset).
-  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special, bool parse_special) const = 0;
+  // add_special: as the model's post-processor does (BOS, EOS). parse_special: control tokens
+  // written out in the text become their ids; otherwise they are ordinary text. INVALID_ARGUMENT
+  // when `text` is not UTF-8 (names the byte offset).
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special,
+                                                      bool parse_special) const = 0;
 
-  // The text of all ids together. Bytes that form no UTF-8 become U+FFFD. Control tokens are left out if skip_special.
-  virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special) const = 0;
+  // The text of all ids together. Bytes that form no UTF-8 become U+FFFD. Control tokens are left
+  // out if skip_special.
+  virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids,
+                                             bool skip_special) const = 0;
 
   virtual int vocab_size() const = 0;
 };
 
-// Turns the tokens of one generation into text deltas: each delta is valid UTF-8, and their concatenation equals
-// Decode(all tokens) with the prompt's decoding cut off. An incomplete character is held back until it completes or Flush.
+// Turns the tokens of one generation into text deltas: each delta is valid UTF-8, and their
+// concatenation equals Decode(all tokens) with the prompt's decoding cut off. An incomplete
+// character is held back until it completes or Flush.
 class IncrementalDecoder {
  public:
   // `tokenizer` is borrowed. `prompt` gives the context that decides about leading spaces.

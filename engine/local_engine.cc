@@ -1,0 +1,184 @@
+#include "engine/local_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/cache_pool.h"
+#include "engine/model/decoder.h"
+#include "engine/model/weights.h"
+
+namespace latentd {
+namespace {
+
+// Rows of logits held at once: bounds memory (64 x 128k vocabulary = 32 MiB) whatever the batch.
+constexpr int kLogitRows = 64;
+
+// log softmax(logits)[token], accumulated in double in index order.
+float LogProbability(const float* logits, int64_t vocab, int32_t token) {
+  const float largest = *std::max_element(logits, logits + vocab);
+  double sum = 0;
+  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i] - largest));
+  return static_cast<float>(static_cast<double>(logits[token] - largest) - std::log(sum));
+}
+
+class LocalEngine final : public Engine {
+ public:
+  LocalEngine(const ModelConfig& config, EngineInfo info, CacheLayout layout,
+              std::unique_ptr<CachePool> pool, std::unique_ptr<Ops> ops, ModelWeights weights)
+      : config_(config),
+        info_(std::move(info)),
+        layout_(std::move(layout)),
+        pool_(std::move(pool)),
+        ops_(std::move(ops)),
+        weights_(std::move(weights)),
+        decoder_(config_, weights_, *ops_) {}
+
+  const EngineInfo& info() const override { return info_; }
+
+  absl::StatusOr<StepOutput> Step(const Batch& batch) override {
+    RETURN_IF_ERROR(Check(batch));
+    decoder_.Forward(batch, layout_, pool_->data());
+    StepOutput output;
+    Sample(batch, &output);
+    Score(batch, &output);
+    return output;
+  }
+
+ private:
+  absl::Status Check(const Batch& batch) const {
+    for (int32_t id : batch.token_ids) {
+      if (id < 0 || id >= config_.vocab_size) {
+        return absl::InternalError(absl::StrCat("a batch holds token id ", id,
+                                                ", the vocabulary has ", config_.vocab_size));
+      }
+    }
+    for (int32_t length : batch.kv_lens) {
+      if (length > info_.max_context) {
+        return absl::InternalError(absl::StrCat("a batch holds a sequence of ", length,
+                                                " tokens, the context is ", info_.max_context));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Sample(const Batch& batch, StepOutput* output) {
+    output->samples.resize(batch.samples.size());
+    std::vector<int32_t> indices;
+    std::vector<SampleRow> rows;
+    for (size_t begin = 0; begin < batch.samples.size(); begin += kLogitRows) {
+      const size_t count = std::min<size_t>(kLogitRows, batch.samples.size() - begin);
+      indices.clear();
+      rows.clear();
+      for (size_t i = 0; i < count; ++i) {
+        const BatchSample& sample = batch.samples[begin + i];
+        indices.push_back(sample.row);
+        rows.push_back(RowOf(sample));
+      }
+      const float* logits = decoder_.Logits(indices);
+      ops_->Sample({.logits = logits,
+                    .vocab = config_.vocab_size,
+                    .rows = rows,
+                    .results = absl::MakeSpan(output->samples).subspan(begin, count)});
+    }
+  }
+
+  void Score(const Batch& batch, StepOutput* output) {
+    std::vector<int32_t> indices;
+    for (size_t begin = 0; begin < batch.scores.size(); begin += kLogitRows) {
+      const size_t count = std::min<size_t>(kLogitRows, batch.scores.size() - begin);
+      indices.clear();
+      for (size_t i = 0; i < count; ++i) indices.push_back(batch.scores[begin + i].row);
+      const float* logits = decoder_.Logits(indices);
+      for (size_t i = 0; i < count; ++i) {
+        output->logprobs.push_back(LogProbability(
+            logits + i * config_.vocab_size, config_.vocab_size, batch.scores[begin + i].token_id));
+      }
+    }
+  }
+
+  static SampleRow RowOf(const BatchSample& sample) {
+    const SamplingParams& p = sample.params;
+    return {.temperature = p.temperature,
+            .top_k = p.top_k,
+            .top_p = p.top_p,
+            .min_p = p.min_p,
+            .repetition_penalty = p.repetition_penalty,
+            .presence_penalty = p.presence_penalty,
+            .frequency_penalty = p.frequency_penalty,
+            .seed = p.seed,
+            .position = sample.position,
+            .tokens = sample.tokens,
+            .num_prompt_tokens = sample.num_prompt_tokens,
+            .banned = sample.banned,
+            .num_logprobs = p.num_logprobs};
+  }
+
+  const ModelConfig& config_;
+  const EngineInfo info_;
+  const CacheLayout layout_;
+  const std::unique_ptr<CachePool> pool_;
+  const std::unique_ptr<Ops> ops_;
+  const ModelWeights weights_;
+  Decoder decoder_;
+};
+
+EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const LatentsFile* latents,
+                  const EngineOptions& options, int max_context, const Ops& ops,
+                  const ModelWeights& weights) {
+  EngineInfo info{
+      .model_name = config.name,
+      .family = config.family,
+      .vocab_size = config.vocab_size,
+      .num_layers = config.num_layers,
+      .max_context =
+          static_cast<int>(std::min<int64_t>(max_context, layout.num_blocks() * kBlockTokens)),
+      .num_blocks = layout.num_blocks(),
+      .bytes_per_token = layout.bytes_per_token(),
+      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
+      .weight_bytes = weights.bytes,
+      .cache_name = latents != nullptr ? latents->method()
+                                       : absl::StrCat("full ", Info(options.full_codec).name),
+      .device = std::string(ops.name())};
+  for (int l = 0; l < layout.num_layers(); ++l) {
+    info.k_bytes_per_token += static_cast<double>(layout.layer(l).k.plane_bytes()) / kBlockTokens;
+    info.v_bytes_per_token += static_cast<double>(layout.layer(l).v.plane_bytes()) / kBlockTokens;
+  }
+  return info;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint,
+                                                          const LatentsFile* latents,
+                                                          std::unique_ptr<Ops> ops,
+                                                          const EngineOptions& options) {
+  const ModelConfig& config = checkpoint.config();
+  if (options.max_context > config.max_context) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-context is ", options.max_context, ", the model was made for ", config.max_context));
+  }
+  const int max_context = options.max_context > 0 ? options.max_context : config.max_context;
+  const std::vector<CacheLayer> layers = CacheLayersOf(config, latents, options.full_codec);
+  ASSIGN_OR_RETURN(const CacheLayout one_block, CacheLayout::Create(layers, 1));
+  const int64_t num_blocks = options.num_blocks > 0
+                                 ? options.num_blocks
+                                 : options.cache_bytes / one_block.bytes_per_block();
+  if (num_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-bytes is ", options.cache_bytes,
+                                                   ", one block of ", kBlockTokens,
+                                                   " tokens takes ", one_block.bytes_per_block()));
+  }
+  ASSIGN_OR_RETURN(CacheLayout layout, CacheLayout::Create(layers, num_blocks));
+  ASSIGN_OR_RETURN(ModelWeights weights,
+                   LoadWeights(checkpoint, latents, options.full_codec, max_context, *ops));
+  ASSIGN_OR_RETURN(std::unique_ptr<CachePool> pool, CachePool::Create(layout.total_bytes()));
+  EngineInfo info = InfoOf(config, layout, latents, options, max_context, *ops, weights);
+  return std::make_unique<LocalEngine>(config, std::move(info), std::move(layout), std::move(pool),
+                                       std::move(ops), std::move(weights));
+}
+
+}  // namespace latentd

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/batch.h"
+#include "engine/model/model_config.h"
+#include "engine/model/weights.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+// Sees the normed input of a layer's q, k and v projections, [rows, hidden], on its way through a
+// forward pass.
+using AttentionInputObserver = std::function<void(int layer, const float* input, int64_t rows)>;
+
+// The transformer: one pass through all layers for a batch's rows. Families differ by the data in
+// ModelConfig alone. Borrows everything; owns the activations, which grow to the largest batch
+// seen. One thread at a time.
+class Decoder {
+ public:
+  Decoder(const ModelConfig& config, const ModelWeights& weights, Ops& ops)
+      : config_(config), weights_(weights), ops_(ops) {}
+
+  // Computes the final hidden states of the batch's rows and writes their cache rows. `pool` is
+  // laid out as `layout` says.
+  void Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool,
+               const AttentionInputObserver& observer = {});
+
+  // Logits [rows.size(), vocab] of rows of the latest Forward; valid until the next call.
+  const float* Logits(absl::Span<const int32_t> rows);
+
+ private:
+  void Attend(int layer, const Batch& batch, const CacheView& cache,
+              const AttentionInputObserver& observer);
+  void Mlp(int layer, int64_t rows);
+  void Norm(const NormWeights& norm, int64_t rows, const float* in, float* out);
+
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  Ops& ops_;
+
+  std::vector<float> hidden_;     // [T, hidden]: the residual stream
+  std::vector<float> normed_;     // [T, hidden]
+  std::vector<float> q_, k_, v_;  // [T, ...] projections
+  std::vector<float> attended_;   // [T, q_dim]
+  std::vector<float> gate_, up_;  // [T, mlp_dim]
+  std::vector<float> gathered_;   // [L, hidden]
+  std::vector<float> logits_;     // [L, vocab]
+};
+
+}  // namespace latentd

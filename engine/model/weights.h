@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/latents_file.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+struct NormWeights {
+  std::vector<float> weight;  // [hidden]
+  std::vector<float> bias;    // [hidden], or empty
+};
+
+// A matrix and its bias, in the backend's order. Empty where the model has none.
+struct LinearWeights {
+  std::unique_ptr<Weight> weight;  // [out, in]
+  std::vector<float> bias;         // [out], or empty
+};
+
+// With latents, k and v are the down projections (without bias); the up projections and the biases
+// are in `attention`.
+struct LayerWeights {
+  NormWeights attention_norm, mlp_norm;
+  LinearWeights q, k, v, o;
+  LinearWeights gate, up, down;  // gate is empty for ungated activations
+  std::unique_ptr<AttentionPlan> attention;
+};
+
+// Everything of a model that a step reads. Immutable after loading.
+struct ModelWeights {
+  TensorView token_embedding;     // in the mapped file
+  TensorView position_embedding;  // learned positions; no data otherwise
+  std::vector<LayerWeights> layers;
+  NormWeights final_norm;
+  LinearWeights lm_head;
+  std::unique_ptr<RopeTable> rope;  // null for learned positions
+  int64_t bytes = 0;                // memory of the prepared matrices
+};
+
+// What the cache of each layer holds: the latents file's planes, or a full cache in `full_codec`.
+std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
+                                      Codec full_codec);
+
+// Prepares every weight and every layer's attention for `ops`. `latents` is null for a full cache.
+// NOT_FOUND names a missing tensor; UNIMPLEMENTED a type or path that the backend has no kernel
+// for.
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const LatentsFile* latents,
+                                         Codec full_codec, int max_context, Ops& ops);
+
+}  // namespace latentd
