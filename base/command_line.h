@@ -21,6 +21,12 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 // "2.00 GiB", "22.5 KiB", "512 B".
 std::string FormatBytes(double bytes);
 
+// Allowed values of a numeric flag, both ends included.
+struct FlagRange {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+};
+
 // The flags of one program or subcommand, as a table: it parses them, and writes --help from it. A
 // flag is written
 // `--name=value` or `--name value`; a bool also `--name` and `--no-name`; `--` ends the flags.
@@ -39,11 +45,6 @@ class CommandLine {
     std::string
         positional;  // how --help calls the arguments that are no flags; empty: none are taken
   };
-  // Allowed values of a number, both ends included.
-  struct Range {
-    double min = -std::numeric_limits<double>::infinity();
-    double max = std::numeric_limits<double>::infinity();
-  };
 
   explicit CommandLine(Info info);
 
@@ -51,17 +52,17 @@ class CommandLine {
   // Parse.
   void Add(std::string name, std::string* value, std::string value_name, std::string help);
   void Add(std::string name, int* value, std::string value_name, std::string help,
-           Range range = {});
+           FlagRange range = {});
   void Add(std::string name, int64_t* value, std::string value_name, std::string help,
-           Range range = {});
+           FlagRange range = {});
   void Add(std::string name, double* value, std::string value_name, std::string help,
-           Range range = {});
+           FlagRange range = {});
   void Add(std::string name, bool* value, std::string help);
   // May be given many times; each adds one value.
   void Add(std::string name, std::vector<std::string>* value, std::string value_name,
            std::string help);
   // A size, as ParseBytes reads it.
-  void AddBytes(std::string name, int64_t* value, std::string help, Range range = {});
+  void AddBytes(std::string name, int64_t* value, std::string help, FlagRange range = {});
 
   // Parses the arguments after the program's name. INVALID_ARGUMENT names the flag, and the nearest
   // one when it is unknown.
@@ -93,13 +94,13 @@ class CommandLine {
     Target target;
     std::string value_name;
     std::string help;
-    Range range;
+    FlagRange range;
     std::string default_text;
     bool set = false;
   };
 
   void AddFlag(std::string name, Target target, std::string value_name, std::string help,
-               Range range);
+               FlagRange range);
   Flag* Find(absl::string_view name);
   absl::Status UnknownFlag(absl::string_view name) const;
   static absl::Status Assign(Flag& flag, absl::string_view text);
