@@ -18,9 +18,15 @@ option(LATENTD_FUZZ "Build the libFuzzer targets (Clang only)" OFF)
 
 # Latent caches promise the same bits for every batch, chunking and thread count: the compiler may not contract a*b+c.
 add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  add_compile_options(-Wthread-safety)
+endif()
 if(LATENTD_SANITIZE)
   add_compile_options(-fsanitize=${LATENTD_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${LATENTD_SANITIZE})
+endif()
+if(LATENTD_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 # latentd_library(NAME SOURCES a.cc b.cc DEPENDS x y): a static library whose headers are included from the root.
@@ -29,6 +35,7 @@ function(latentd_library name)
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
   target_link_libraries(${name} PUBLIC ${ARG_DEPENDS})
+  add_dependencies(${name} latentd_version)  # base/version.h exists before anything that includes it is compiled
 endfunction()
 
 # latentd_program(NAME SOURCES main.cc DEPENDS x): an installed program in build/<preset>/bin.
@@ -39,11 +46,29 @@ function(latentd_program name)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
-# latentd_test(NAME SOURCES a_test.cc DEPENDS x): one GoogleTest program, one ctest entry.
+# latentd_test(NAME SOURCES a_test.cc DEPENDS x [LABEL soak]): one GoogleTest program, one ctest entry. The label `quick`, the
+# default, is what tools/test runs: a few seconds at most. `soak` runs only in tools/test --full.
 function(latentd_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
+  if(ARG_LABEL STREQUAL "soak")
+    set_tests_properties(${name} PROPERTIES LABELS soak TIMEOUT 900)
+  else()
+    set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 300)
+  endif()
+endfunction()
+
+# latentd_fuzz(NAME SOURCES a_fuzz.cc DEPENDS x): one libFuzzer program in build/fuzz/fuzz, built only by the preset `fuzz`.
+function(latentd_fuzz name)
+  if(NOT LATENTD_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
 endfunction()
