@@ -1,0 +1,238 @@
+#include "kernels/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+
+namespace latentd {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kChunk = 64;
+constexpr int kLanes = 16;
+
+struct Candidate {
+  float x;
+  int32_t id;
+};
+
+bool Before(const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.id < b.id; }
+
+// The values of one row in the order (x down, id up), found as far as they are asked for.
+class OrderedRow {
+ public:
+  // x[vocab] outlives the object.
+  OrderedRow(const float* x, int64_t vocab) : x_(x), vocab_(vocab) {
+    chunk_max_.reserve((vocab + kChunk - 1) / kChunk);
+    for (int64_t begin = 0; begin < vocab; begin += kChunk) AddChunk(begin);
+    max_ = *std::max_element(chunk_max_.begin(), chunk_max_.end());
+  }
+
+  bool has_nan() const { return has_nan_; }
+  float max() const { return max_; }
+
+  // The smallest id among the largest values.
+  int32_t argmax() const {
+    const auto chunk = std::find(chunk_max_.begin(), chunk_max_.end(), max_) - chunk_max_.begin();
+    int64_t id = chunk * kChunk;
+    while (x_[id] != max_) ++id;
+    return static_cast<int32_t>(id);
+  }
+
+  // Candidate i < vocab of the order; `hint` candidates are likely to be asked for.
+  const Candidate& Get(int64_t i, int64_t hint) {
+    if (i >= static_cast<int64_t>(ordered_.size())) Extend(std::max(i + 1, hint));
+    return ordered_[i];
+  }
+
+ private:
+  // Lane by lane, so that it compiles to vector code.
+  void AddChunk(int64_t begin) {
+    const int64_t size = std::min(kChunk, vocab_ - begin);
+    const float* x = x_ + begin;
+    float max = -kInfinity;
+    bool nan = false;
+    int64_t i = 0;
+    if (size == kChunk) {
+      float lane_max[kLanes];
+      int lane_nan[kLanes] = {};
+      std::fill_n(lane_max, kLanes, -kInfinity);
+      for (; i < kChunk; i += kLanes) {
+        for (int l = 0; l < kLanes; ++l) {
+          lane_max[l] = x[i + l] > lane_max[l] ? x[i + l] : lane_max[l];
+          lane_nan[l] |= x[i + l] != x[i + l];
+        }
+      }
+      for (int l = 0; l < kLanes; ++l) {
+        max = std::max(max, lane_max[l]);
+        nan |= lane_nan[l] != 0;
+      }
+    }
+    for (; i < size; ++i) {
+      max = x[i] > max ? x[i] : max;
+      nan |= x[i] != x[i];
+    }
+    chunk_max_.push_back(max);
+    has_nan_ |= nan;
+  }
+
+  // Orders at least `count` candidates. The count-th largest of the chunks' maxima is a bound that
+  // at least `count` values reach, and usually few more.
+  void Extend(int64_t count) {
+    float bound = -kInfinity;
+    if (count <= static_cast<int64_t>(chunk_max_.size())) {
+      std::vector<float> maxima = chunk_max_;
+      std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(),
+                       std::greater<float>());
+      bound = maxima[count - 1];
+    }
+    ordered_.clear();
+    for (size_t chunk = 0; chunk < chunk_max_.size(); ++chunk) {
+      if (chunk_max_[chunk] < bound) continue;
+      const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
+      const int64_t end = std::min(begin + kChunk, vocab_);
+      for (int64_t id = begin; id < end; ++id) {
+        if (x_[id] >= bound) ordered_.push_back({x_[id], static_cast<int32_t>(id)});
+      }
+    }
+    if (static_cast<int64_t>(ordered_.size()) > 2 * count) {
+      std::nth_element(ordered_.begin(), ordered_.begin() + count, ordered_.end(), Before);
+      ordered_.resize(count);
+    }
+    std::sort(ordered_.begin(), ordered_.end(), Before);
+  }
+
+  const float* const x_;
+  const int64_t vocab_;
+  std::vector<float> chunk_max_;
+  float max_ = -kInfinity;
+  bool has_nan_ = false;
+  std::vector<Candidate> ordered_;
+};
+
+bool ChangesLogits(const SampleRow& row) {
+  return row.repetition_penalty != 1.0f || row.presence_penalty != 0.0f ||
+         row.frequency_penalty != 0.0f || !row.banned.empty();
+}
+
+// x with penalties and bans applied. Ids outside of the vocabulary have no logit and are passed
+// over.
+void ApplyPenalties(const SampleRow& row, std::vector<float>* x) {
+  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < static_cast<int64_t>(x->size()); };
+  const size_t prompt = std::min<size_t>(row.num_prompt_tokens, row.tokens.size());
+  std::vector<int32_t> ids(row.tokens.begin(), row.tokens.end());
+  std::sort(ids.begin() + prompt, ids.end());
+  std::vector<int32_t> output(ids.begin() + prompt, ids.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (row.repetition_penalty != 1.0f) {
+    for (int32_t id : ids) {
+      if (!in_vocab(id)) continue;
+      float& value = (*x)[id];
+      value = value > 0 ? value / row.repetition_penalty : value * row.repetition_penalty;
+    }
+  }
+  for (size_t begin = 0, end = 0; begin < output.size(); begin = end) {
+    while (end < output.size() && output[end] == output[begin]) ++end;
+    if (!in_vocab(output[begin])) continue;
+    (*x)[output[begin]] -=
+        row.presence_penalty + row.frequency_penalty * static_cast<float>(end - begin);
+  }
+  for (int32_t id : row.banned) {
+    if (in_vocab(id)) (*x)[id] = -kInfinity;
+  }
+}
+
+// How many candidates to order at first: more than top_p needs on the usual peaked row.
+constexpr int64_t kFirstCandidates = 64;
+
+int32_t Draw(const float* x, int64_t vocab, const SampleRow& row, OrderedRow* order) {
+  const float max = order->max();
+  const auto weight = [&](float value) { return std::exp((value - max) / row.temperature); };
+  const int64_t limit = row.top_k > 0 ? std::min<int64_t>(row.top_k, vocab) : vocab;
+  const auto candidate = [&](int64_t i) -> const Candidate& {
+    return order->Get(i, std::min(limit, std::max(kFirstCandidates, 8 * i)));
+  };
+
+  double total = 0.0;
+  if (limit < vocab) {
+    for (int64_t i = 0; i < limit; ++i) total += weight(order->Get(i, limit).x);
+  } else if (row.min_p <= 0.0f || row.top_p < 1.0f) {
+    for (int64_t id = 0; id < vocab; ++id) total += weight(x[id]);
+  }
+
+  int64_t kept = limit;
+  if (row.top_p < 1.0f || row.min_p > 0.0f) {
+    const double reach = row.top_p < 1.0f ? row.top_p * total : double{kInfinity};
+    double sum = 0.0;
+    kept = 0;
+    while (kept < limit && sum < reach) {
+      const float w = weight(candidate(kept).x);
+      if (kept > 0 && w < row.min_p) break;
+      sum += w;
+      ++kept;
+    }
+    total = sum;
+  }
+
+  const double target = RandomUniform(row.seed, static_cast<uint64_t>(row.position)) * total;
+  double sum = 0.0;
+  int32_t last = order->argmax();
+  for (int64_t i = 0; i < kept; ++i) {
+    const Candidate& c = candidate(i);
+    const float w = weight(c.x);
+    if (w <= 0.0f) break;
+    last = c.id;
+    sum += w;
+    if (sum > target) break;
+  }
+  return last;
+}
+
+void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, OrderedRow* order,
+                 SampleResult* result) {
+  const float max = order->max();
+  double total = 0.0;
+  for (int64_t id = 0; id < vocab; ++id) total += std::exp(logits[id] - max);
+  const double log_total = std::log(total);
+  const auto logprob = [&](float x) { return static_cast<float>((double{x} - max) - log_total); };
+  result->logprob = logprob(logits[result->token_id]);
+  const int64_t count = std::min<int64_t>(num_logprobs, vocab);
+  for (int64_t i = 0; i < count; ++i) {
+    const Candidate& c = order->Get(i, count);
+    result->top.push_back({c.id, logprob(c.x)});
+  }
+}
+
+}  // namespace
+
+void SampleRowReference(const float* logits, int64_t vocab, const SampleRow& row,
+                        SampleResult* result) {
+  *result = SampleResult();
+  OrderedRow raw(logits, vocab);
+  // max() is -inf when no logit is finite, +inf when one has overflowed.
+  if (raw.has_nan() || !std::isfinite(raw.max())) {
+    result->ok = false;
+    return;
+  }
+  if (ChangesLogits(row)) {
+    std::vector<float> x(logits, logits + vocab);
+    ApplyPenalties(row, &x);
+    OrderedRow order(x.data(), vocab);
+    if (order.has_nan() || !std::isfinite(order.max())) {
+      result->ok = false;
+      return;
+    }
+    result->token_id =
+        row.temperature == 0.0f ? order.argmax() : Draw(x.data(), vocab, row, &order);
+  } else {
+    result->token_id = row.temperature == 0.0f ? raw.argmax() : Draw(logits, vocab, row, &raw);
+  }
+  if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, &raw, result);
+}
+
+}  // namespace latentd
