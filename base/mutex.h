@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
 
 namespace latentd {
 
@@ -53,6 +54,14 @@ class CondVar {
     const bool woken = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
     lock.release();
     return woken;
+  }
+
+  // Until a wake or `deadline` by the wall clock. Code that is given a Clock waits through that.
+  void WaitUntil(Mutex* mu, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (deadline == absl::InfiniteFuture()) return Wait(mu);
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    cv_.wait_until(lock, absl::ToChronoTime(deadline));
+    lock.release();
   }
 
   void NotifyOne() { cv_.notify_one(); }

@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "engine/engine.h"
+#include "scheduler/metrics.h"
 #include "scheduler/request.h"
 
 namespace latentd {
@@ -40,9 +42,11 @@ struct ServeStats {
 // there is nothing to do. Thread-safe from outside.
 class ServeLoop {
  public:
-  // `engine` is borrowed and used by the loop's thread alone. Starts the thread.
+  // All three are borrowed for the loop's lifetime; `engine` is used by the loop's thread alone.
+  // Starts the thread. INVALID_ARGUMENT names a limit of `config` that is below 1.
   static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(Engine* engine,
-                                                          const SchedulerConfig& config);
+                                                          const SchedulerConfig& config,
+                                                          SchedulerMetrics* metrics, Clock* clock);
   ~ServeLoop();  // cancels what is left, joins
 
   // Hands a request over. Errors leave it untouched (the sink is never called): RESOURCE_EXHAUSTED

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "scheduler/request.h"
+
+namespace prometheus {
+class Registry;
+}  // namespace prometheus
+
+namespace latentd {
+
+struct ServeStats;
+
+// How far a request had come when it ended: a label of metrics, nothing that the scheduler branches
+// on.
+enum class RequestPhase : uint8_t {
+  kQueue,    // never scheduled
+  kPrefill,  // scheduled, no token yet
+  kDecode,   // has tokens
+};
+const char* Name(RequestPhase phase);
+
+// Why a request was not accepted.
+enum class RejectReason : uint8_t { kInvalid, kQueueFull, kDuplicateId, kDraining, kEngineDead };
+const char* Name(RejectReason reason);
+
+// The scheduler's families in a Prometheus registry, all with the prefix latentd_. A request counts
+// once, when it ends or when it is rejected, and before its sink hears of it. Thread-safe; reading
+// the registry never waits for a step.
+class SchedulerMetrics {
+ public:
+  // Registers the families. `registry` outlives this object.
+  explicit SchedulerMetrics(prometheus::Registry& registry);
+  ~SchedulerMetrics();
+
+  void OnRejected(RejectReason reason);
+  void OnFirstScheduled(absl::Duration queue_time);
+  void OnFirstToken(absl::Duration since_arrival);
+  void OnNextToken(absl::Duration since_previous);
+  void OnPreempted();
+  void OnCancelFreed(absl::Duration since_cancel);
+
+  // One engine step: `sampled` of its `sequences` drew a token, and it computed `rows` token rows,
+  // of which `prompt_rows` were prompt tokens computed for the first time and `recomputed_rows`
+  // were computed before a preemption already.
+  struct Step {
+    absl::Duration duration;
+    int sequences = 0;
+    int sampled = 0;
+    int rows = 0;
+    int prompt_rows = 0;
+    int recomputed_rows = 0;
+  };
+  void OnStep(const Step& step);
+
+  void OnFinished(const FinishInfo& info, RequestPhase phase, absl::Duration since_arrival);
+
+  // The gauges.
+  void Publish(const ServeStats& stats);
+
+ private:
+  struct Families;
+  const std::unique_ptr<Families> families_;
+};
+
+}  // namespace latentd
