@@ -1,0 +1,128 @@
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+namespace {
+
+absl::Status Disagree(absl::string_view what, int64_t have, absl::string_view with, int64_t want) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("attention: ", what, " is ", have, ", ", with, " ", want));
+}
+
+absl::Status CheckPlane(const CachePlane& plane, absl::string_view name, TileOrder order) {
+  if (plane.latent_heads <= 0) {
+    return Disagree(absl::StrCat(name, ".latent_heads"), plane.latent_heads, "must be at least", 1);
+  }
+  if (plane.segments.empty())
+    return Disagree(absl::StrCat(name, ".segments"), 0, "must be at least", 1);
+  for (const Segment& segment : plane.segments) {
+    if (segment.dims <= 0 || segment.dims % kTileDims != 0) {
+      return Disagree(absl::StrCat(name, ": segment dims"), segment.dims,
+                      "must be a positive multiple of", kTileDims);
+    }
+  }
+  if (plane.order != order) {
+    return Disagree(absl::StrCat(name, ".order"), static_cast<int>(plane.order), "must be",
+                    static_cast<int>(order));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFullPlane(const AttentionSpec& spec, const CachePlane& plane,
+                            absl::string_view name) {
+  if (plane.latent_heads != spec.num_kv_heads) {
+    return Disagree(absl::StrCat("full cache: ", name, ".latent_heads"), plane.latent_heads,
+                    "must equal num_kv_heads", spec.num_kv_heads);
+  }
+  const int padded = (spec.head_dim + kTileDims - 1) / kTileDims * kTileDims;
+  if (plane.dims() != padded) {
+    return Disagree(absl::StrCat("full cache: ", name, ".dims"), plane.dims(),
+                    absl::StrCat("for head_dim ", spec.head_dim, " must be"), padded);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLatentPlane(const AttentionSpec& spec, const CachePlane& plane,
+                              absl::string_view name, const float* up) {
+  if (spec.num_kv_heads % plane.latent_heads != 0) {
+    return Disagree(absl::StrCat(name, ".latent_heads"), plane.latent_heads,
+                    "must divide num_kv_heads", spec.num_kv_heads);
+  }
+  if (up == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: path ", Name(spec.path), " needs ",
+                                                   name, "_up [", spec.num_kv_heads * spec.head_dim,
+                                                   ", ", plane.dims(), "], which is null"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRope(const AttentionSpec& spec) {
+  if (spec.path == AttentionPath::kFull) return absl::OkStatus();  // rotated before the append
+  if (spec.path == AttentionPath::kAbsorbed) {
+    if (spec.rope == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("attention: path ", Name(spec.path),
+                                                   " takes no rope table, one of ",
+                                                   spec.rope->pairs, " pairs is given"));
+  }
+  if (spec.rope == nullptr) {
+    return absl::InvalidArgumentError(
+        "attention: path reconstruct needs a rope table, which is null");
+  }
+  if (spec.rope->pairs <= 0 || 2 * spec.rope->pairs > spec.head_dim) {
+    return Disagree("rope pairs", spec.rope->pairs,
+                    "must be in 1 .. head_dim / 2 =", spec.head_dim / 2);
+  }
+  const int64_t entries = int64_t{spec.rope->pairs} * spec.rope->max_positions;
+  for (const size_t size : {spec.rope->cos.size(), spec.rope->sin.size()}) {
+    if (static_cast<int64_t>(size) != entries) {
+      return Disagree("entries of the rope table", static_cast<int64_t>(size),
+                      "must be pairs x positions =", entries);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* Name(AttentionPath path) {
+  switch (path) {
+    case AttentionPath::kFull:
+      return "full";
+    case AttentionPath::kReconstruct:
+      return "reconstruct";
+    case AttentionPath::kAbsorbed:
+      return "absorbed";
+  }
+  return "unknown";
+}
+
+absl::Status ValidateAttention(const AttentionSpec& spec) {
+  if (spec.head_dim <= 0) return Disagree("head_dim", spec.head_dim, "must be at least", 1);
+  if (spec.num_kv_heads <= 0)
+    return Disagree("num_kv_heads", spec.num_kv_heads, "must be at least", 1);
+  if (spec.num_heads <= 0 || spec.num_heads % spec.num_kv_heads != 0) {
+    return Disagree("num_heads", spec.num_heads, "must be a positive multiple of num_kv_heads",
+                    spec.num_kv_heads);
+  }
+  if (!(spec.softmax_scale > 0.0f && spec.softmax_scale <= 3e38f)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention: softmax_scale is ", spec.softmax_scale, ", must be finite and above 0"));
+  }
+  RETURN_IF_ERROR(CheckPlane(spec.cache.k, "k", TileOrder::kDimMajor));
+  RETURN_IF_ERROR(CheckPlane(spec.cache.v, "v", TileOrder::kTokenMajor));
+  RETURN_IF_ERROR(CheckRope(spec));
+  if (spec.path == AttentionPath::kFull) {
+    if (spec.k_up != nullptr || spec.v_up != nullptr || spec.k_bias != nullptr ||
+        spec.v_bias != nullptr) {
+      return absl::InvalidArgumentError(
+          "attention: path full takes no factors and no biases, some are given");
+    }
+    RETURN_IF_ERROR(CheckFullPlane(spec, spec.cache.k, "k"));
+    return CheckFullPlane(spec, spec.cache.v, "v");
+  }
+  RETURN_IF_ERROR(CheckLatentPlane(spec, spec.cache.k, "k", spec.k_up));
+  return CheckLatentPlane(spec, spec.cache.v, "v", spec.v_up);
+}
+
+}  // namespace latentd
