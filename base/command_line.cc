@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 
 namespace latentd {
 namespace {
@@ -111,8 +112,6 @@ std::string FormatBytes(double bytes) {
   const int decimals = bytes >= 100 ? 0 : bytes >= 10 ? 1 : 2;
   return absl::StrFormat("%.*f %s", decimals, bytes, kUnits[unit]);
 }
-
-std::string VersionText() { return absl::StrCat("latentd ", LATENTD_VERSION); }
 
 CommandLine::CommandLine(Info info) : info_(std::move(info)) {}
 
@@ -313,7 +312,7 @@ absl::Status CommandLine::ParseFile(const std::string& path) {
 void CommandLine::ParseOrExit(absl::Span<const std::string> args) {
   const absl::Status status = Parse(args);
   if (help_ || version_) {
-    std::fputs(help_ ? Help().c_str() : (VersionText() + "\n").c_str(), stdout);
+    std::fputs(help_ ? Help().c_str() : absl::StrCat(kVersion, "\n").c_str(), stdout);
     std::exit(0);
   }
   if (!status.ok()) {

@@ -112,7 +112,4 @@ class CommandLine {
   bool version_ = false;
 };
 
-// The version of every program: "latentd 0.1.0".
-std::string VersionText();
-
 }  // namespace latentd
