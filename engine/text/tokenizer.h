@@ -11,8 +11,7 @@
 
 namespace latentd {
 
-// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable,
-// thread-safe.
+// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable, thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -22,52 +21,27 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSource& source);
 
   // add_special: as the model's post-processor does (BOS, EOS). parse_special: control tokens
-  // written out in the text become their ids; otherwise they are ordinary text. INVALID_ARGUMENT
-  // when `text` is not UTF-8 (names the byte offset).
+  // written out in the text become their ids; otherwise they are ordinary text. User-defined tokens
+  // are always found. INVALID_ARGUMENT when `text` is not UTF-8 (names the byte offset).
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special,
                                                       bool parse_special) const = 0;
 
-  // The text of all ids together. Bytes that form no UTF-8 become U+FFFD. Control tokens are left
-  // out if skip_special.
+  // The text of all ids together. Each maximal run of bytes that form no UTF-8 becomes U+FFFD.
+  // Control tokens are left out if skip_special; ids without a token (padding rows of a model) give
+  // no text. INVALID_ARGUMENT for a negative id.
   virtual absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids,
                                              bool skip_special) const = 0;
 
+  // The bytes of one token in running text: perhaps part of a character, perhaps none. Valid as
+  // long as the tokenizer. Decode is these bytes in a row.
+  virtual std::string_view TokenBytes(int32_t id, bool skip_special) const = 0;
+
+  // Whether one space at the very start of a text belongs to the encoding (SentencePiece puts it
+  // there) and is cut off by Decode.
+  virtual bool strips_leading_space() const = 0;
+
+  // One more than the largest id.
   virtual int vocab_size() const = 0;
-};
-
-// Turns the tokens of one generation into text deltas: each delta is valid UTF-8, and their
-// concatenation equals Decode(all tokens) with the prompt's decoding cut off. An incomplete
-// character is held back until it completes or Flush.
-class IncrementalDecoder {
- public:
-  // `tokenizer` is borrowed. `prompt` gives the context that decides about leading spaces.
-  IncrementalDecoder(const Tokenizer* tokenizer, std::vector<int32_t> prompt, bool skip_special);
-  absl::StatusOr<std::string> Push(int32_t token);
-  absl::StatusOr<std::string> Flush();
-
- private:
-  const Tokenizer* const tokenizer_;
-  const bool skip_special_;
-  std::vector<int32_t> window_;  // the tokens that the next delta is decoded from
-  size_t prefix_tokens_ = 0;     // of window_ that were already shown
-};
-
-// Finds stop strings in a stream of text: text that may be the start of one is held back.
-class StopStringFilter {
- public:
-  StopStringFilter(std::vector<std::string> stop_strings, bool include_stop);
-  struct Result {
-    std::string text;      // to show now
-    bool stopped = false;  // a stop string was found: nothing may follow
-    std::string matched;   // which
-  };
-  Result Push(std::string_view text);
-  std::string Flush();  // what was held back, once no more text comes
-
- private:
-  const std::vector<std::string> stop_strings_;
-  const bool include_stop_;
-  std::string held_;
 };
 
 }  // namespace latentd
