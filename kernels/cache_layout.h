@@ -78,7 +78,15 @@ int64_t TileBytes(Codec codec);  // 16 dims x 64 tokens, without scales
 struct CacheLayer {
   CachePlane k;  // kDimMajor
   CachePlane v;  // kTokenMajor
+
   int64_t block_bytes() const { return k.plane_bytes() + v.plane_bytes(); }
+  // Of a latent head in a block, from the start of the layer's region.
+  int64_t k_offset(int64_t block, int latent_head) const {
+    return block * block_bytes() + latent_head * k.head_bytes();
+  }
+  int64_t v_offset(int64_t block, int latent_head) const {
+    return block * block_bytes() + k.plane_bytes() + latent_head * v.head_bytes();
+  }
   bool operator==(const CacheLayer&) const = default;
 };
 

@@ -178,7 +178,7 @@ struct TokenLogprob {
 
 struct SampleResult {
   int32_t token_id = -1;
-  bool ok = true;  // false: the row had a NaN or no finite logit; token_id is -1
+  bool ok = true;  // false: a NaN, +infinity or no finite logit (left); token_id is -1
   float logprob = 0.0f;
   std::vector<TokenLogprob> top;  // likeliest first
 };
