@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Makes tests/engine/golden: tiny seeded models of each family, and what Hugging Face transformers computes with them.
+
+    python3 -m venv build/goldens && build/goldens/bin/pip install torch transformers safetensors
+    build/goldens/bin/python tests/engine/make_goldens.py
+
+Each folder is a Hugging Face model (config.json as published models write it, safetensors) with golden.json beside it:
+{"made_by": ..., "cases": [{"prompt_ids", "greedy_ids", "logits", "all_logits"}]}. `greedy_ids` are the 24 tokens after the
+prompt (an end token does not end them), `logits` [vocab] those of the last prompt position, `all_logits` [prompt, vocab] of every one (short prompts only).
+rope.json holds the inverse frequencies of each published RoPE scaling. The programs under test never read a golden that
+they made themselves.
+"""
+
+import copy
+import json
+import pathlib
+import shutil
+
+import safetensors.torch
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+ROOT = pathlib.Path(__file__).parent / "golden"
+MADE_BY = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, float32"
+NEW_TOKENS = 24
+SHORT_PROMPT, LONG_PROMPT = 12, 90  # within one page of the cache, and across two
+LEAST_MARGIN = 0.02  # between the two best logits of every greedy step: rounding never decides a golden
+
+LLAMA = dict(
+    architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=128, hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+    rms_norm_eps=1e-5, rope_theta=10000.0, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
+    bos_token_id=1, eos_token_id=2)
+LLAMA3 = dict(LLAMA, rope_theta=500000.0, eos_token_id=[2, 3], rope_scaling=dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32))
+QWEN2 = dict(
+    architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=96, hidden_size=64, intermediate_size=16,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-6,
+    rope_theta=1000000.0, hidden_act="silu", tie_word_embeddings=True, use_sliding_window=False, bos_token_id=1,
+    eos_token_id=2)
+GPT2 = dict(
+    architectures=["GPT2LMHeadModel"], model_type="gpt2", vocab_size=128, n_embd=32, n_layer=2, n_head=2, n_positions=128,
+    n_ctx=128, layer_norm_epsilon=1e-5, activation_function="gelu_new", bos_token_id=1, eos_token_id=2)
+
+# name: config, type of the stored weights, number of files
+MODELS = {
+    "llama": (LLAMA, torch.float32, 1),
+    "llama-rope3": (LLAMA3, torch.float32, 1),
+    "llama-f16": (LLAMA, torch.float16, 1),
+    "llama-bf16-sharded": (LLAMA, torch.bfloat16, 2),
+    "qwen2": (QWEN2, torch.float32, 1),
+    "gpt2": (GPT2, torch.float32, 1),
+}
+
+
+def hf_config(stated):
+    """transformers' own config object; a copy, since it writes into the nested dictionaries that it is given."""
+    return transformers.AutoConfig.for_model(**copy.deepcopy({k: v for k, v in stated.items() if k != "architectures"}))
+
+
+def seeded_weights(model, seed):
+    """Weights large enough that every part of the model moves the logits: biases and norms are not left at 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    for name, value in sorted(model.state_dict().items()):
+        if name in tied:
+            continue
+        noise = torch.randn(value.shape, generator=generator)
+        if "norm" in name or ".ln_" in name:
+            weights[name] = (1.0 if name.endswith("weight") else 0.0) + 0.2 * noise
+        elif name.endswith("bias"):
+            weights[name] = 0.3 * noise
+        elif "wte" in name or "embed" in name or "wpe" in name:
+            weights[name] = 0.5 * noise
+        else:
+            weights[name] = 1.6 * noise / value.shape[-1] ** 0.5
+    return weights
+
+
+def save(folder, config, weights, dtype, files):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(dict(config, torch_dtype=str(dtype)[6:]), indent=1) + "\n")
+    (folder / "generation_config.json").write_text(
+        json.dumps(dict(bos_token_id=1, eos_token_id=config["eos_token_id"], temperature=0.6, top_p=0.9), indent=1) + "\n")
+    stored = {name: value.to(dtype).contiguous() for name, value in weights.items()}
+    if files == 1:
+        safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = sorted(stored)
+    weight_map = {}
+    for i in range(files):
+        file = f"model-{i + 1:05d}-of-{files:05d}.safetensors"
+        part = names[i::files]
+        safetensors.torch.save_file({n: stored[n] for n in part}, folder / file, metadata={"format": "pt"})
+        weight_map.update({n: file for n in part})
+    total = sum(t.numel() * t.element_size() for t in stored.values())
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps(dict(metadata=dict(total_size=total), weight_map=weight_map), indent=1) + "\n")
+
+
+def rounded(values):
+    return [float(f"{v:.7g}") for v in values.tolist()]
+
+
+@torch.no_grad()
+def case(model, prompt, with_all):
+    """The golden of one prompt, and the smallest margin between the two best logits of its greedy steps."""
+    ids, margin = list(prompt), float("inf")
+    for _ in range(NEW_TOKENS):
+        last = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+        best = last.topk(2).values
+        margin = min(margin, float(best[0] - best[1]))
+        ids.append(int(last.argmax()))
+    logits = model(torch.tensor([prompt]), use_cache=False).logits[0]
+    golden = dict(prompt_ids=list(prompt), greedy_ids=ids[len(prompt):], logits=rounded(logits[-1]))
+    if with_all:
+        golden["all_logits"] = [rounded(row) for row in logits]
+    return golden, margin
+
+
+def make(name, config, dtype, files):
+    folder = ROOT / name
+    for seed in range(1, 1000):
+        empty = transformers.AutoModelForCausalLM.from_config(hf_config(config))
+        save(folder, config, seeded_weights(empty, seed), dtype, files)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        model.eval()
+        generator = torch.Generator().manual_seed(seed)
+        prompts = [[1] + torch.randint(4, config["vocab_size"], (n - 1,), generator=generator).tolist()
+                   for n in (SHORT_PROMPT, LONG_PROMPT)]
+        results = [case(model, p, with_all=len(p) == SHORT_PROMPT) for p in prompts]
+        margin = min(m for _, m in results)
+        varied = all(len(set(g["greedy_ids"])) >= 6 for g, _ in results)
+        if margin > LEAST_MARGIN and varied:
+            break
+    else:
+        raise SystemExit(f"{name}: no seed below 1000 has margins above {LEAST_MARGIN}")
+    cases = ",\n".join(json.dumps(g) for g, _ in results)
+    (folder / "golden.json").write_text(f'{{"made_by": "{MADE_BY}", "seed": {seed}, "cases": [\n{cases}\n]}}\n')
+    print(f"{name}: seed {seed}, smallest margin {margin:.4f}, "
+          f"{sum(f.stat().st_size for f in folder.iterdir()) // 1024} KiB")
+
+
+def rope_goldens():
+    """Inverse frequencies and the factor on cos and sin, of each scaling as published configs state it. The two scalings
+    that depend on the length are taken at `length`."""
+    factors = [1.0 + 0.25 * i for i in range(8)]
+    cases = [
+        ("default", dict(rope_theta=10000.0), {}, 256),
+        ("linear", dict(rope_theta=10000.0), dict(rope_type="linear", factor=4.0), 256),
+        ("dynamic", dict(rope_theta=10000.0, max_position_embeddings=64), dict(rope_type="dynamic", factor=4.0), 256),
+        ("yarn", dict(rope_theta=10000.0), dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64), 256),
+        ("yarn-mscale", dict(rope_theta=10000.0), dict(
+            rope_type="yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=0.707,
+            mscale_all_dim=1.0), 2560),
+        ("llama3", dict(rope_theta=500000.0), dict(
+            rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64), 512),
+        ("longrope", dict(rope_theta=10000.0), dict(
+            rope_type="longrope", short_factor=[1.0] * 8, long_factor=factors, original_max_position_embeddings=64), 256),
+        ("longrope-short", dict(rope_theta=10000.0), dict(
+            rope_type="longrope", short_factor=factors, long_factor=[9.0] * 8, original_max_position_embeddings=64), 64),
+    ]
+    out = []
+    for name, overrides, scaling, length in cases:
+        stated = dict(LLAMA, head_dim=16, max_position_embeddings=length)
+        stated.update(overrides)
+        if scaling:
+            stated["rope_scaling"] = scaling
+        config = hf_config(stated)
+        kind = scaling.get("rope_type", "default")
+        if kind == "default":
+            inv_freq = 1.0 / stated["rope_theta"] ** (torch.arange(0, 16, 2, dtype=torch.int64).float() / 16)
+            attention_factor = 1.0
+        else:
+            inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
+        out.append(dict(name=name, rope_theta=stated["rope_theta"], head_dim=16, length=length,
+                        max_position_embeddings=stated["max_position_embeddings"], rope_scaling=scaling or None,
+                        inv_freq=rounded(inv_freq), attention_factor=float(f"{attention_factor:.7g}")))
+    text = ",\n".join(json.dumps(c) for c in out)
+    (ROOT / "rope.json").write_text(f'{{"made_by": "{MADE_BY}", "cases": [\n{text}\n]}}\n')
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    for model_name, (model_config, model_dtype, num_files) in MODELS.items():
+        make(model_name, model_config, model_dtype, num_files)
+    rope_goldens()
