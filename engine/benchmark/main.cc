@@ -1,0 +1,108 @@
+// latent-bench: times the engine without a server.
+
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/command_line.h"
+#include "base/progress.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "engine/benchmark/step.h"
+#include "engine/open_model.h"
+#include "nlohmann/json.hpp"
+
+namespace latentd {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  StepBenchOptions step;
+  bool json = false;
+};
+
+absl::Status Step(const Options& options) {
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model));
+  const EngineInfo& info = opened.engine->info();
+  StepBenchResult result;
+  {
+    ProgressLine line("timing steps");
+    ASSIGN_OR_RETURN(result, BenchmarkSteps(*opened.engine, options.step,
+                                            [&](double share) { line.Show(share); }));
+  }
+  if (options.json) {
+    std::cout << nlohmann::ordered_json({{"prefill_tokens_per_s", result.prefill_tokens_per_s},
+                                         {"decode_tokens_per_s", result.decode_tokens_per_s},
+                                         {"tpot_ms", result.tpot_ms},
+                                         {"step_ms_p50", result.step_ms_p50},
+                                         {"prompt", options.step.prompt},
+                                         {"context", options.step.context},
+                                         {"batch", options.step.batch},
+                                         {"cache", info.cache_name},
+                                         {"bytes_per_token", info.bytes_per_token},
+                                         {"full_bytes_per_token", info.full_bytes_per_token},
+                                         {"device", info.device}})
+              << "\n";
+    return absl::OkStatus();
+  }
+  absl::PrintF("%s, cache %s (%.1f bytes per token), %s\n", info.model_name, info.cache_name,
+               info.bytes_per_token, info.device);
+  if (options.step.prompt > 0) {
+    absl::PrintF("prefill of %d tokens: %.1f tokens/s\n", options.step.prompt,
+                 result.prefill_tokens_per_s);
+  }
+  if (options.step.steps > 0) {
+    absl::PrintF("decode at context %d, batch %d: %.1f tokens/s, %.2f ms per step (median %.2f)\n",
+                 options.step.context, options.step.batch, result.decode_tokens_per_s,
+                 result.tpot_ms, result.step_ms_p50);
+  }
+  return absl::OkStatus();
+}
+
+constexpr char kUsage[] =
+    "latent-bench: times the engine without a server.\n\n"
+    "  latent-bench step   prefill and decode steps of a model\n\n"
+    "latent-bench COMMAND --help lists the flags of a command.\n"
+    "Example: latent-bench step --model model.gguf --context 4096 --steps 64\n";
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty() || args[0] == "--help") {
+    std::cout << kUsage;
+    return args.empty() ? 2 : 0;
+  }
+  if (args[0] == "--version") {
+    std::cout << kVersion << "\n";
+    return 0;
+  }
+  if (args[0] != "step") {
+    std::cerr << "latent-bench: unknown command \"" << args[0] << "\"; there is: step\n";
+    return 2;
+  }
+  Options options;
+  CommandLine flags({.program = "latent-bench step",
+                     .summary = "Times the prefill and decode steps of a model, without a server.",
+                     .example = "latent-bench step --model model.gguf --latents model.latents "
+                                "--context 4096 --steps 64"});
+  AddModelFlags(&flags, &options.model);
+  flags.Add("prompt", &options.step.prompt, "N", "tokens of the timed prefill; 0: none",
+            {.min = 0});
+  flags.Add("context", &options.step.context, "N",
+            "tokens in the cache before the timed decode steps", {.min = 0});
+  flags.Add("batch", &options.step.batch, "N", "sequences that decode together", {.min = 1});
+  flags.Add("steps", &options.step.steps, "N", "decode steps; 0: none", {.min = 0});
+  flags.Add("repeats", &options.step.repeats, "N", "timings, of which the median is shown",
+            {.min = 1});
+  flags.Add("json", &options.json, "print the result as one JSON object");
+  flags.ParseOrExit(absl::MakeConstSpan(args).subspan(1));
+  if (const absl::Status status = Step(options); !status.ok()) {
+    std::cerr << "latent-bench: " << status.message() << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace latentd
+
+int main(int argc, char** argv) { return latentd::Main(argc, argv); }

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "engine/compressor/matrix.h"
+
+namespace latentd {
+
+// An orthonormal matrix of order n whose entries all have one magnitude wherever a Hadamard matrix
+// of that order can be built by doubling (Sylvester 1867) from orders 1, q + 1 (q = 3 mod 4 prime)
+// and 2 (q + 1) (q = 1 mod 4 prime; Paley 1933): all multiples of 16 up to 256. Other orders are
+// block diagonal, the largest block first.
+Matrix HadamardRotation(int n);
+
+}  // namespace latentd

@@ -1,0 +1,122 @@
+// latent-eval: what a cache costs in quality, measured through the engine and its pages.
+
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/command_line.h"
+#include "base/mapped_file.h"
+#include "base/progress.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "engine/evaluation/perplexity.h"
+#include "engine/open_model.h"
+#include "engine/text/tokenizer.h"
+#include "nlohmann/json.hpp"
+
+namespace latentd {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  std::string text;
+  std::string count = "all";
+  PerplexityOptions perplexity;
+  bool json = false;
+};
+
+void Print(const Options& options, const EngineInfo& info, const PerplexityResult& result) {
+  const double ratio = info.full_bytes_per_token / info.bytes_per_token;
+  if (options.json) {
+    std::cout << nlohmann::ordered_json({{"perplexity", result.perplexity},
+                                         {"standard_error", result.standard_error},
+                                         {"tokens", result.tokens},
+                                         {"windows", result.windows},
+                                         {"window", options.perplexity.window},
+                                         {"cache", info.cache_name},
+                                         {"bytes_per_token", info.bytes_per_token},
+                                         {"full_bytes_per_token", info.full_bytes_per_token},
+                                         {"ratio", ratio}})
+              << "\n";
+    return;
+  }
+  absl::PrintF("perplexity %.4f +- %.4f over %d tokens (%d windows of %d)\n", result.perplexity,
+               result.standard_error, result.tokens, result.windows, options.perplexity.window);
+  absl::PrintF("cache: %s, %.1f bytes per token (full 16-bit %.0f, ratio %.2f)\n", info.cache_name,
+               info.bytes_per_token, info.full_bytes_per_token, ratio);
+}
+
+absl::Status Perplexity(Options options) {
+  if (options.text.empty())
+    return absl::InvalidArgumentError("--text is missing: the file to measure on");
+  if (options.count != "all" && options.count != "second-half") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--count is \"", options.count, "\", allowed: all, second-half"));
+  }
+  options.perplexity.second_half = options.count == "second-half";
+  ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> text, MappedFile::Open(options.text));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Create(opened.checkpoint->tokenizer()));
+  ASSIGN_OR_RETURN(
+      const std::vector<int32_t> ids,
+      tokenizer->Encode({reinterpret_cast<const char*>(text->bytes().data()), text->bytes().size()},
+                        false, false));
+  PerplexityResult result;
+  {
+    ProgressLine line("perplexity");
+    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, ids, options.perplexity,
+                                               [&](double share) { line.Show(share); }));
+  }
+  Print(options, opened.engine->info(), result);
+  return absl::OkStatus();
+}
+
+constexpr char kUsage[] =
+    "latent-eval: what a cache costs in quality, measured through the engine and its pages.\n\n"
+    "  latent-eval perplexity   of a text, in windows\n\n"
+    "latent-eval COMMAND --help lists the flags of a command.\n"
+    "Example: latent-eval perplexity --model model.gguf --latents model.latents --text "
+    "wiki.test.raw --windows 16\n";
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty() || args[0] == "--help") {
+    std::cout << kUsage;
+    return args.empty() ? 2 : 0;
+  }
+  if (args[0] == "--version") {
+    std::cout << kVersion << "\n";
+    return 0;
+  }
+  if (args[0] != "perplexity") {
+    std::cerr << "latent-eval: unknown command \"" << args[0] << "\"; there is: perplexity\n";
+    return 2;
+  }
+  Options options;
+  CommandLine flags({.program = "latent-eval perplexity",
+                     .summary = "Measures the perplexity of a text, window by window.",
+                     .example = "latent-eval perplexity --model model.gguf --latents model.latents "
+                                "--text wiki.test.raw --windows 16"});
+  AddModelFlags(&flags, &options.model);
+  flags.Add("text", &options.text, "FILE", "UTF-8 text to measure on");
+  flags.Add("window", &options.perplexity.window, "N", "tokens of one window", {.min = 2});
+  flags.Add("windows", &options.perplexity.windows, "N", "windows, evenly spaced; 0: all that fit",
+            {.min = 0});
+  flags.Add("first-windows", &options.perplexity.first_windows, "N", "the first N windows instead",
+            {.min = 0});
+  flags.Add("count", &options.count, "WHAT",
+            "all tokens, or the second-half of each window (as llama-perplexity counts)");
+  flags.Add("json", &options.json, "print the result as one JSON object");
+  flags.ParseOrExit(absl::MakeConstSpan(args).subspan(1));
+  if (const absl::Status status = Perplexity(std::move(options)); !status.ok()) {
+    std::cerr << "latent-eval: " << status.message() << "\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace latentd
+
+int main(int argc, char** argv) { return latentd::Main(argc, argv); }

@@ -1,0 +1,56 @@
+#include "engine/open_model.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/local_engine.h"
+
+namespace latentd {
+
+void AddModelFlags(CommandLine* flags, ModelOptions* options) {
+  flags->Add("model", &options->model, "PATH", "Hugging Face folder or .gguf file");
+  flags->Add("latents", &options->latents, "FILE",
+             "latents file of the model; without it the cache is full");
+  flags->Add("cache-codec", &options->cache_codec, "BITS", "bits of a full cache: 16");
+  flags->Add("device", &options->device, "NAME", "where to compute: cpu");
+  flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
+             {.min = 0, .max = 1024});
+  flags->AddBytes("cache-bytes", &options->cache_bytes, "memory of the paged cache", {.min = 1});
+  flags->Add("max-context", &options->max_context, "N",
+             "tokens of one sequence; 0: the model's own limit", {.min = 0});
+}
+
+absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
+  if (options.device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device is \"", options.device, "\", this build has: cpu"));
+  }
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return CreateCpuOps(options.threads > 0 ? options.threads : std::max(1, cores));
+}
+
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options) {
+  if (options.model.empty())
+    return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
+  if (options.cache_codec != "16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cache-codec is \"", options.cache_codec,
+                     "\", a full cache has 16 bits; for fewer bytes give --latents"));
+  }
+  OpenedModel opened;
+  ASSIGN_OR_RETURN(opened.checkpoint, Checkpoint::Open(options.model));
+  if (!options.latents.empty()) {
+    ASSIGN_OR_RETURN(opened.latents, LatentsFile::Open(options.latents, *opened.checkpoint));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
+  ASSIGN_OR_RETURN(
+      opened.engine,
+      CreateLocalEngine(*opened.checkpoint, opened.latents.get(), std::move(ops),
+                        {.cache_bytes = options.cache_bytes, .max_context = options.max_context}));
+  return opened;
+}
+
+}  // namespace latentd

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/command_line.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/latents_file.h"
+#include "engine/engine.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+// The flags that every program which runs a model shares.
+struct ModelOptions {
+  std::string model;                       // --model: Hugging Face folder or .gguf file
+  std::string latents;                     // --latents: empty for a full cache
+  std::string cache_codec = "16";          // --cache-codec, without latents
+  std::string device = "cpu";              // --device
+  int threads = 0;                         // --threads; 0: one per core
+  int64_t cache_bytes = int64_t{2} << 30;  // --cache-bytes
+  int max_context = 0;                     // --max-context; 0: the model's
+};
+
+void AddModelFlags(CommandLine* flags, ModelOptions* options);
+
+// A model ready to compute. Members are destroyed from the last to the first: the engine borrows
+// the others.
+struct OpenedModel {
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<LatentsFile> latents;  // null for a full cache
+  std::unique_ptr<Engine> engine;
+};
+
+// INVALID_ARGUMENT names the flag to change.
+absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options);
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options);
+
+}  // namespace latentd
