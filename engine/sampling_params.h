@@ -8,7 +8,7 @@ namespace latentd {
 
 // How one request's tokens are drawn. Plain data; defaults draw from the model's own distribution.
 struct SamplingParams {
-  float temperature = 1.0f;         // 0: greedy
+  float temperature = 1.0f;         // [0, 100]; 0: greedy
   int top_k = 0;                    // 0: all
   float top_p = 1.0f;               // (0, 1]
   float min_p = 0.0f;               // [0, 1]

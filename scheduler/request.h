@@ -14,6 +14,7 @@
 namespace latentd {
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
+const char* Name(FinishReason reason);  // "stop", "length", ...
 
 // What a request is told when it ends.
 struct FinishInfo {
@@ -28,6 +29,9 @@ struct FinishInfo {
   absl::Duration prefill_time;  // first scheduled to first token
   absl::Duration decode_time;   // first token to last
 };
+
+// The status code of an RPC that ends like this.
+absl::StatusCode CodeOf(const FinishInfo& info);
 
 // One drawn token.
 struct GeneratedToken {

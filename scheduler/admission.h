@@ -1,0 +1,13 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "scheduler/request.h"
+
+namespace latentd {
+
+// Whether the engine can serve the request at all, alone in its pool: INVALID_ARGUMENT names what
+// is wrong and both numbers. Looks at the request only, so it may run on any thread.
+absl::Status CheckRequest(const Request& request, const EngineInfo& info);
+
+}  // namespace latentd

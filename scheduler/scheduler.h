@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/batch.h"
+#include "scheduler/block_pool.h"
+#include "scheduler/metrics.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler_config.h"
+#include "scheduler/sequence.h"
+#include "scheduler/serve_stats.h"
+
+namespace latentd {
+
+// What one step computes: the next num_tokens uncomputed tokens of each sequence. A sequence whose
+// last token is among them is sampled.
+struct StepEntry {
+  Sequence* sequence = nullptr;
+  int num_tokens = 0;
+};
+using StepPlan = std::vector<StepEntry>;
+
+// A request that is over; its sink is still to be told.
+struct FinishedRequest {
+  std::shared_ptr<const Request> request;
+  FinishInfo info;
+};
+
+// Decides what the next step computes, and owns every sequence and block. One thread, no locks.
+// Always holds:
+//   - both lists are in order of arrival, and every running sequence arrived before every waiting
+//   one;
+//   - a waiting sequence holds no blocks; a running one holds blocks for all tokens that it is
+//   scheduled for.
+// So the oldest sequence is never preempted. As each fits alone in the pool (CheckRequest), every
+// step that Schedule plans while there is work computes something, and all of them finish.
+class Scheduler {
+ public:
+  // `block_bytes` of one block, for FinishInfo. `metrics` is borrowed.
+  Scheduler(const SchedulerConfig& config, int64_t num_blocks, double block_bytes,
+            SchedulerMetrics* metrics);
+
+  void Add(std::shared_ptr<const Request> request);
+
+  // Ends a request; false when there is none of this id.
+  bool Cancel(const std::string& id, absl::Time now);
+  // Ends all whose deadline is at or before `now`.
+  void Expire(absl::Time now);
+  // Ends all. `status` is not OK for kError.
+  void FinishAll(FinishReason reason, const absl::Status& status, absl::Time now);
+
+  // At most max_batch_tokens rows: one for each sequence that lacks only its last token, then
+  // chunks of the others, then waiting ones, each in order of arrival. Allocates the blocks,
+  // preempting the latest arrivals when there are too few. Empty only if there is no work. The
+  // pointers are good until the Commit that must follow, or FinishAll.
+  StepPlan Schedule(absl::Time now);
+
+  // Takes the results of the planned step: hands drawn tokens to the sinks, ends sequences that are
+  // done.
+  void Commit(const StepPlan& plan, const StepOutput& output, absl::Time now);
+
+  // Those that have ended since the last call; they hold nothing any more.
+  std::vector<FinishedRequest> TakeFinished();
+
+  bool empty() const { return running_.empty() && waiting_.empty(); }
+  int64_t waiting_tokens() const;  // that the waiting sequences have, prompt and output
+  ServeStats stats() const;        // without draining and engine_status
+
+  // Aborts unless the class's invariants hold and the sequences' blocks are exactly the pool's used
+  // ones.
+  void CheckInvariants() const;
+
+ private:
+  using List = std::deque<std::unique_ptr<Sequence>>;
+
+  bool EnsureBlocks(Sequence* sequence);
+  void PreemptLatest();
+  bool Admit(absl::Time now);
+  void TakeSample(Sequence* sequence, const SampleResult& sample, absl::Time now);
+  bool FinishWhere(absl::FunctionRef<bool(const Sequence&)> ends, FinishReason reason,
+                   const absl::Status& status, absl::Time now);
+  void Finish(std::unique_ptr<Sequence> sequence, FinishReason reason, const absl::Status& status,
+              absl::Time now);
+
+  const SchedulerConfig config_;
+  const double block_bytes_;
+  SchedulerMetrics* const metrics_;
+
+  BlockPool pool_;
+  List running_;
+  List waiting_;
+  std::vector<FinishedRequest> finished_;
+  int64_t num_added_ = 0;
+  absl::Time step_start_;
+  ServeStats counters_;  // of which only the counters and last_step are kept up
+};
+
+}  // namespace latentd
