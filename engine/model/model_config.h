@@ -18,11 +18,13 @@ struct RopeConfig {
   int dims = 0;  // rotated dims of a head, even; <= head_dim
   Scaling scaling = Scaling::kNone;
   float factor = 1.0f;
-  int original_max_positions = 0;
+  int original_max_positions =
+      0;  // the context that training saw before the scaling; all but kLinear
   // kYarn
-  float attention_factor = 0.0f;  // 0: from `factor`
+  float attention_factor = 0.0f;  // 0: from `factor`; also kLongRope
   float beta_fast = 32.0f, beta_slow = 1.0f;
   float mscale = 0.0f, mscale_all_dim = 0.0f;
+  bool truncate = true;  // the ramp's ends to whole pair indices
   // kLlama3
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;
   // kLongRope; also GGUF's rope_freqs.weight (as short == long factors)
@@ -48,6 +50,7 @@ struct ModelConfig {
   float norm_epsilon = 1e-5f;
   ActivationKind activation = ActivationKind::kSiluGated;
   bool tied_embeddings = false;  // lm_head is the token embedding
+  bool qkv_bias = false;
 
   int32_t bos_token_id = -1;           // -1: none
   std::vector<int32_t> eos_token_ids;  // any of them ends a generation
