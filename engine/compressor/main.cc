@@ -94,14 +94,6 @@ CompressionReport::Plane ReportOf(const CompressedPlane& plane) {
           .energy_kept = plane.energy_kept};
 }
 
-TensorView ViewOf(const CompressedPlane& plane, const std::vector<uint8_t>& numbers, int64_t cols) {
-  const int64_t rows = static_cast<int64_t>(numbers.size()) / RowBytes(plane.dtype, cols);
-  return {.dtype = plane.dtype,
-          .rows = rows,
-          .cols = cols,
-          .data = reinterpret_cast<const std::byte*>(numbers.data())};
-}
-
 std::string MethodText(const Options& options, const ModelConfig& config) {
   const PaluOptions& palu = options.palu;
   const std::string group = palu.heads_per_group == config.num_kv_heads
@@ -166,11 +158,7 @@ absl::Status Compress(Options options) {
       planes.push_back(std::move(plane));
     }
     const CompressedPlane &k = planes[2 * l], &v = planes[2 * l + 1];
-    contents.layers.push_back({.cache = {.k = k.plane, .v = v.plane},
-                               .k_down = ViewOf(k, k.down, config.hidden_dim),
-                               .k_up = ViewOf(k, k.up, k.plane.dims()),
-                               .v_down = ViewOf(v, v.down, config.hidden_dim),
-                               .v_up = ViewOf(v, v.up, v.plane.dims())});
+    contents.layers.push_back(LatentLayerOf(k, v, config));
     report.layers.push_back({.k = ReportOf(k), .v = ReportOf(v)});
     report.bytes_per_token +=
         report.layers.back().k.bytes_per_token + report.layers.back().v.bytes_per_token;

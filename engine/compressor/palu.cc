@@ -52,6 +52,14 @@ void AppendNumbers(const Matrix& matrix, DType dtype, std::vector<uint8_t>* out)
   }
 }
 
+TensorView ViewOf(const CompressedPlane& plane, const std::vector<uint8_t>& numbers, int64_t cols) {
+  const int64_t rows = static_cast<int64_t>(numbers.size()) / RowBytes(plane.dtype, cols);
+  return {.dtype = plane.dtype,
+          .rows = rows,
+          .cols = cols,
+          .data = reinterpret_cast<const std::byte*>(numbers.data())};
+}
+
 }  // namespace
 
 absl::StatusOr<Factors> Factorize(const Matrix& weight, const Matrix& moment, int latent_dim) {
@@ -137,6 +145,15 @@ absl::StatusOr<CompressedPlane> CompressPlane(const TensorView& weight, const Ma
     out.energy_kept += factors.energy_kept / out.plane.latent_heads;
   }
   return out;
+}
+
+LatentLayer LatentLayerOf(const CompressedPlane& k, const CompressedPlane& v,
+                          const ModelConfig& config) {
+  return {.cache = {.k = k.plane, .v = v.plane},
+          .k_down = ViewOf(k, k.down, config.hidden_dim),
+          .k_up = ViewOf(k, k.up, k.plane.dims()),
+          .v_down = ViewOf(v, v.down, config.hidden_dim),
+          .v_up = ViewOf(v, v.up, v.plane.dims())};
 }
 
 }  // namespace latentd

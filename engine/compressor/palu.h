@@ -58,4 +58,8 @@ absl::StatusOr<CompressedPlane> CompressPlane(const TensorView& weight, const Ma
                                               const PaluOptions& options, const ModelConfig& config,
                                               TileOrder order);
 
+// The layer as a latents file holds it; borrows the numbers of both planes.
+LatentLayer LatentLayerOf(const CompressedPlane& k, const CompressedPlane& v,
+                          const ModelConfig& config);
+
 }  // namespace latentd

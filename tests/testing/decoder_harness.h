@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/cache_pool.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/latents_file.h"
+#include "engine/compressor/palu.h"
+#include "engine/model/decoder.h"
+#include "engine/model/weights.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+// Where tests/engine/golden lies.
+std::string GoldenModel(const std::string& name);
+
+// A decoder over a pool of its own whose every byte starts as 0xFF (NaN as floats), giving all
+// logits of every batch.
+class DecoderHarness {
+ public:
+  static absl::StatusOr<std::unique_ptr<DecoderHarness>> Create(const Checkpoint& checkpoint,
+                                                                const LatentsFile* latents,
+                                                                std::unique_ptr<Ops> ops,
+                                                                Codec full_codec, int num_blocks);
+
+  // Logits [T][vocab] of the batch's rows.
+  std::vector<std::vector<float>> Run(const Batch& batch);
+
+  // Logits of tokens [0, tokens.size()) of one sequence in the given blocks, computed in steps that
+  // end at `cuts` and the end.
+  std::vector<std::vector<float>> RunSequence(absl::Span<const int32_t> tokens,
+                                              absl::Span<const int32_t> blocks,
+                                              const std::vector<int>& cuts);
+
+ private:
+  DecoderHarness(const ModelConfig& config, CacheLayout layout)
+      : config_(config), layout_(std::move(layout)) {}
+
+  const ModelConfig& config_;
+  const CacheLayout layout_;
+  std::unique_ptr<Ops> ops_;
+  ModelWeights weights_;
+  std::unique_ptr<CachePool> pool_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+// Compresses `checkpoint` with inputs taken as white, writes the file under the test's temporary
+// folder and opens it. With `codec` the codes are of that kind whatever options.bits says.
+absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& checkpoint,
+                                                         const PaluOptions& options,
+                                                         std::optional<Codec> codec = std::nullopt);
+
+}  // namespace latentd
