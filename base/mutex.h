@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -45,15 +44,6 @@ class CondVar {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
     cv_.wait(lock);
     lock.release();
-  }
-
-  // False when `deadline` passed before a wake.
-  bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    const bool woken = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
-    lock.release();
-    return woken;
   }
 
   // Until a wake or `deadline` by the wall clock. Code that is given a Clock waits through that.

@@ -4,7 +4,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MIN_RUST=1.87
 readonly MODEL=build/models/SmolLM2-135M-Instruct.Q4_1.gguf
-export CCACHE_DIR=${CCACHE_DIR:-$HOME/.ccache}
 mkdir -p build/logs build/models
 
 # Step TITLE: opens a step of the script.

@@ -1,8 +1,11 @@
 #include "base/mutex.h"
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace latentd {
@@ -43,13 +46,18 @@ TEST(MutexTest, NoIncrementIsLostAndTheWaiterWakes) {
 TEST(MutexTest, WaitUntilEndsAtItsDeadlineAndHoldsTheMutexAgain) {
   Mutex mu;
   CondVar never;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(20);
   mu.Lock();
-  while (never.WaitUntil(&mu, deadline)) {
-  }
-  mu.Unlock();  // a mutex that is not held would deadlock or be reported below
-  EXPECT_GE(std::chrono::steady_clock::now(), deadline);
-  MutexLock lock(&mu);
+  while (absl::Now() < deadline) never.WaitUntil(&mu, deadline);
+  std::atomic<bool> entered = false;
+  std::thread other([&] {
+    MutexLock lock(&mu);
+    entered = true;
+  });
+  EXPECT_FALSE(entered);
+  mu.Unlock();
+  other.join();
+  EXPECT_TRUE(entered);
 }
 
 }  // namespace
