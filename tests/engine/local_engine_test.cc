@@ -1,0 +1,91 @@
+#include "engine/local_engine.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/decoder_harness.h"
+
+namespace latentd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LocalEngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto checkpoint = Checkpoint::Open(GoldenModel("llama"));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    checkpoint_ = *std::move(checkpoint);
+  }
+  absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, const LatentsFile* latents = nullptr) {
+    return CreateLocalEngine(*checkpoint_, latents, *CreateCpuOps(1), options);
+  }
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+// 2 layers x 2 planes x 2 heads x 16 dims x 2 bytes.
+constexpr double kFullBytes = 2 * 2 * 2 * 16 * 2;
+
+TEST_F(LocalEngineTest, CountsBytesPerTokenAsTheLayoutStoresThem) {
+  const auto full = Create({.num_blocks = 3});
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ((*full)->info().bytes_per_token, kFullBytes);
+  EXPECT_EQ((*full)->info().full_bytes_per_token, kFullBytes);
+  EXPECT_EQ((*full)->info().num_blocks, 3);
+  EXPECT_EQ((*full)->info().max_context, 3 * 64);
+
+  const auto latents = MakeLatents(*checkpoint_, {.rate = 0.5, .bits = 4, .heads_per_group = 2});
+  ASSERT_TRUE(latents.ok()) << latents.status();
+  const auto compressed = Create({.num_blocks = 3}, latents->get());
+  ASSERT_TRUE(compressed.ok()) << compressed.status();
+  // 2 layers x 2 planes x (16 dims x 4 bits + scale and zero).
+  EXPECT_EQ((*compressed)->info().bytes_per_token, 2 * 2 * (8 + 4));
+  EXPECT_EQ((*compressed)->info().k_bytes_per_token, 2 * (8 + 4));
+  EXPECT_EQ((*compressed)->info().full_bytes_per_token, kFullBytes);
+}
+
+TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
+  const auto engine = Create({.cache_bytes = static_cast<int64_t>(kFullBytes * 64 * 4.9)});
+  ASSERT_TRUE(engine.ok());
+  EXPECT_EQ((*engine)->info().num_blocks, 4);
+  EXPECT_THAT(Create({.cache_bytes = 100}).status().message(), HasSubstr("--cache-bytes is 100, one block of 64 tokens takes 16384"));
+  EXPECT_THAT(Create({.max_context = 1000}).status().message(), HasSubstr("--max-context is 1000, the model was made for 256"));
+}
+
+TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
+  const auto engine = Create({.num_blocks = 2});
+  ASSERT_TRUE(engine.ok());
+  const std::vector<int32_t> tokens = {1, 5, 9, 20};
+  Batch batch{.max_blocks = 1};
+  const int row = AppendRows(&batch, tokens, 0, 4, {{1}});
+  batch.samples.push_back({.row = row, .params = {.temperature = 0, .num_logprobs = 3}, .position = 4});
+  auto output = (*engine)->Step(batch);
+  ASSERT_TRUE(output.ok());
+  const SampleResult drawn = output->samples[0];
+  ASSERT_TRUE(drawn.ok);
+  ASSERT_EQ(drawn.top.size(), 3u);
+  EXPECT_EQ(drawn.top[0].token_id, drawn.token_id);
+
+  Batch again{.max_blocks = 1};
+  AppendRows(&again, tokens, 0, 4, {{0}});
+  double sum = 0;
+  for (int32_t id = 0; id < 128; ++id) again.scores.push_back({.row = 3, .token_id = id});
+  output = (*engine)->Step(again);
+  ASSERT_TRUE(output.ok());
+  for (float logprob : output->logprobs) sum += std::exp(logprob);
+  EXPECT_NEAR(sum, 1, 1e-5);
+  EXPECT_NEAR(output->logprobs[drawn.token_id], drawn.logprob, 1e-5);
+  EXPECT_NEAR(output->logprobs[drawn.top[2].token_id], drawn.top[2].logprob, 1e-5);
+}
+
+TEST_F(LocalEngineTest, ABatchThatCannotBeComputedIsAnErrorAndNoCrash) {
+  const auto engine = Create({.num_blocks = 2});
+  ASSERT_TRUE(engine.ok());
+  Batch batch{.max_blocks = 1};
+  AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}});
+  EXPECT_THAT((*engine)->Step(batch).status().message(), HasSubstr("token id 128, the vocabulary has 128"));
+}
+
+}  // namespace
+}  // namespace latentd
