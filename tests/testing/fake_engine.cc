@@ -1,0 +1,177 @@
+#include "tests/testing/fake_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "kernels/cache_layout.h"
+
+namespace latentd {
+namespace {
+
+constexpr uint64_t kStart = 0x5eed;
+
+// The state after one more token.
+uint64_t Extend(uint64_t state, int32_t token, int64_t position) {
+  return RandomBits(state, (static_cast<uint64_t>(position) << 32) + token) | 1;
+}
+
+int32_t TokenOf(uint64_t all_states, const SamplingParams& params,
+                const std::vector<int32_t>& banned, int vocab_size) {
+  const uint64_t key = RandomBits(all_states, params.temperature == 0.0f ? 0 : params.seed + 1);
+  for (uint64_t attempt = 0;; ++attempt) {
+    const auto token = static_cast<int32_t>(RandomBits(key, attempt) % vocab_size);
+    if (!absl::c_linear_search(banned, token)) return token;
+  }
+}
+
+absl::Status Broken(absl::string_view what, int64_t a, int64_t b) {
+  return absl::InternalError(absl::StrCat("bad batch: ", what, ": ", a, " and ", b));
+}
+
+EngineInfo InfoOf(const FakeEngine::Options& options) {
+  return {.model_name = "fake",
+          .family = "fake",
+          .vocab_size = options.vocab_size,
+          .num_layers = 1,
+          .max_context = options.max_context,
+          .num_blocks = options.num_blocks,
+          .bytes_per_token = 2.0,
+          .k_bytes_per_token = 1.0,
+          .v_bytes_per_token = 1.0,
+          .full_bytes_per_token = 8.0,
+          .cache_name = "fake",
+          .device = "cpu"};
+}
+
+}  // namespace
+
+FakeEngine::FakeEngine(Options options)
+    : options_(std::move(options)),
+      info_(InfoOf(options_)),
+      slots_(options_.num_blocks * kBlockTokens) {}
+
+absl::StatusOr<StepOutput> FakeEngine::Step(const Batch& batch) {
+  if (dead_) return absl::InternalError("a step after the engine's death");
+  const int64_t step = num_steps_++;
+  if (options_.on_step) {
+    if (absl::Status status = options_.on_step(step, batch); !status.ok()) {
+      dead_ = true;
+      return status;
+    }
+  }
+  RETURN_IF_ERROR(Check(batch));
+  for (int s = 0; s < batch.num_sequences(); ++s) {
+    for (int row = batch.cu_q_lens[s]; row < batch.cu_q_lens[s + 1]; ++row) {
+      const int64_t position = batch.positions[row];
+      const uint64_t before = position == 0 ? kStart : Read(batch, s, position - 1).state;
+      slots_[batch.slots[row]] = {batch.token_ids[row],
+                                  Extend(before, batch.token_ids[row], position)};
+    }
+  }
+  StepOutput output;
+  for (const BatchSample& sample : batch.samples) {
+    ASSIGN_OR_RETURN(SampleResult result, Draw(batch, sample));
+    output.samples.push_back(std::move(result));
+  }
+  return output;
+}
+
+absl::Status FakeEngine::Check(const Batch& batch) const {
+  const size_t rows = batch.token_ids.size();
+  const size_t sequences = batch.kv_lens.size();
+  if (rows == 0) return Broken("rows", 0, 0);
+  if (batch.positions.size() != rows) return Broken("positions", batch.positions.size(), rows);
+  if (batch.slots.size() != rows) return Broken("slots", batch.slots.size(), rows);
+  if (batch.cu_q_lens.size() != sequences + 1 || batch.cu_q_lens.front() != 0 ||
+      batch.cu_q_lens.back() != static_cast<int32_t>(rows)) {
+    return Broken("cu_q_lens", batch.cu_q_lens.size(), sequences);
+  }
+  if (batch.block_table.size() != sequences * batch.max_blocks) {
+    return Broken("block_table", batch.block_table.size(), sequences * batch.max_blocks);
+  }
+  for (size_t s = 0; s < sequences; ++s) RETURN_IF_ERROR(CheckSequence(batch, s));
+  std::vector<int32_t> blocks;
+  absl::c_copy_if(batch.block_table, std::back_inserter(blocks), [](int32_t b) { return b >= 0; });
+  absl::c_sort(blocks);
+  const auto twice = std::adjacent_find(blocks.begin(), blocks.end());
+  if (twice != blocks.end()) return Broken("a block has two owners", *twice, *twice);
+  return absl::OkStatus();
+}
+
+absl::Status FakeEngine::CheckSequence(const Batch& batch, int s) const {
+  const int begin = batch.cu_q_lens[s];
+  const int end = batch.cu_q_lens[s + 1];
+  if (begin >= end) return Broken("rows of a sequence", begin, end);
+  const int32_t kv_len = batch.kv_lens[s];
+  if (kv_len > info_.max_context) return Broken("kv_len", kv_len, info_.max_context);
+  const int32_t* table = &batch.block_table[s * batch.max_blocks];
+  bool ended = false;
+  for (int64_t b = 0; b < batch.max_blocks; ++b) {
+    ended = ended || table[b] < 0;
+    if (table[b] >= info_.num_blocks) return Broken("block", table[b], info_.num_blocks);
+    if (ended && table[b] != -1) return Broken("block past the end", table[b], b);
+    if (ended && b * kBlockTokens < kv_len) return Broken("missing block", b, kv_len);
+  }
+  for (int row = begin; row < end; ++row) {
+    const int32_t position = batch.positions[row];
+    if (position != kv_len - (end - row)) return Broken("position", position, kv_len);
+    const int64_t slot =
+        int64_t{table[position / kBlockTokens]} * kBlockTokens + position % kBlockTokens;
+    if (batch.slots[row] != slot) return Broken("slot", batch.slots[row], slot);
+  }
+  return absl::OkStatus();
+}
+
+const FakeEngine::Slot& FakeEngine::Read(const Batch& batch, int s, int64_t position) const {
+  const int64_t block = batch.block_table[s * batch.max_blocks + position / kBlockTokens];
+  return slots_[block * kBlockTokens + position % kBlockTokens];
+}
+
+absl::StatusOr<SampleResult> FakeEngine::Draw(const Batch& batch, const BatchSample& sample) const {
+  if (sample.row < 0 || sample.row >= batch.num_tokens()) {
+    return Broken("sample row", sample.row, batch.num_tokens());
+  }
+  const auto next = absl::c_upper_bound(batch.cu_q_lens, sample.row);
+  const int s = static_cast<int>(next - batch.cu_q_lens.begin()) - 1;
+  const int64_t num_tokens = batch.kv_lens[s];
+  if (sample.row != *next - 1) return Broken("sample row is not the last", sample.row, *next);
+  if (sample.position != num_tokens) return Broken("sample position", sample.position, num_tokens);
+  uint64_t all_states = 0;
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    const Slot& slot = Read(batch, s, i);
+    all_states = RandomBits(all_states, slot.state);
+    if (!sample.tokens.empty() && sample.tokens[i] != slot.token) {
+      return Broken("token", sample.tokens[i], slot.token);
+    }
+  }
+  if (options_.is_nan && options_.is_nan(sample)) return SampleResult{.ok = false};
+  return SampleResult{.token_id =
+                          TokenOf(all_states, sample.params, sample.banned, info_.vocab_size)};
+}
+
+std::vector<int32_t> FakeEngine::Expected(const Request& request, int vocab_size) {
+  uint64_t state = kStart;
+  uint64_t all_states = 0;
+  int64_t position = 0;
+  auto append = [&](int32_t token) {
+    state = Extend(state, token, position++);
+    all_states = RandomBits(all_states, state);
+  };
+  for (int32_t token : request.prompt) append(token);
+  std::vector<int32_t> output;
+  while (static_cast<int>(output.size()) < request.max_new_tokens) {
+    const bool may_stop = static_cast<int>(output.size()) >= request.min_new_tokens;
+    output.push_back(TokenOf(all_states, request.sampling,
+                             may_stop ? std::vector<int32_t>{} : request.stop_token_ids,
+                             vocab_size));
+    if (absl::c_linear_search(request.stop_token_ids, output.back())) break;
+    append(output.back());
+  }
+  return output;
+}
+
+}  // namespace latentd
