@@ -1,0 +1,127 @@
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr float kFactor = 0.0f;  // the checks never read a factor
+
+CachePlane LatentPlane(TileOrder order) {
+  return {.latent_heads = 2, .segments = {{.dims = 48, .codec = Codec::kInt4}}, .order = order};
+}
+
+AttentionSpec FullSpec() {
+  return {.path = AttentionPath::kFull,
+          .num_heads = 8,
+          .num_kv_heads = 4,
+          .head_dim = 24,
+          .softmax_scale = 0.2f,
+          .cache = FullCacheLayer(4, 24)};
+}
+
+AttentionSpec AbsorbedSpec() {
+  return {
+      .path = AttentionPath::kAbsorbed,
+      .num_heads = 8,
+      .num_kv_heads = 4,
+      .head_dim = 24,
+      .softmax_scale = 0.2f,
+      .cache = {.k = LatentPlane(TileOrder::kDimMajor), .v = LatentPlane(TileOrder::kTokenMajor)},
+      .k_up = &kFactor,
+      .v_up = &kFactor};
+}
+
+RopeTable Table(int pairs) {
+  return {.pairs = pairs,
+          .max_positions = 3,
+          .cos = std::vector<float>(3 * pairs, 1.0f),
+          .sin = std::vector<float>(3 * pairs, 0.0f)};
+}
+
+AttentionSpec ReconstructSpec(const RopeTable& table) {
+  AttentionSpec spec = AbsorbedSpec();
+  spec.path = AttentionPath::kReconstruct;
+  spec.rope = &table;
+  return spec;
+}
+
+std::string ErrorOf(AttentionSpec spec, const std::function<void(AttentionSpec&)>& spoil) {
+  spoil(spec);
+  const absl::Status status = ValidateAttention(spec);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(ValidateAttention, TakesEveryPath) {
+  const RopeTable table = Table(12), partial = Table(4);
+  EXPECT_EQ(ValidateAttention(FullSpec()), absl::OkStatus());
+  EXPECT_EQ(ValidateAttention(AbsorbedSpec()), absl::OkStatus());
+  EXPECT_EQ(ValidateAttention(ReconstructSpec(table)), absl::OkStatus());
+  EXPECT_EQ(ValidateAttention(ReconstructSpec(partial)), absl::OkStatus());
+  AttentionSpec biased = ReconstructSpec(table);
+  biased.k_bias = biased.v_bias = &kFactor;
+  EXPECT_EQ(ValidateAttention(biased), absl::OkStatus());
+}
+
+TEST(ValidateAttention, NamesWhatDisagrees) {
+  const auto full = [](const auto& spoil) { return ErrorOf(FullSpec(), spoil); };
+  EXPECT_THAT(full([](AttentionSpec& s) { s.head_dim = 0; }), HasSubstr("head_dim"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.num_kv_heads = 0; }), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.num_heads = 9; }),
+              AllOf(HasSubstr("num_heads is 9"), HasSubstr("4")));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.num_heads = 0; }), HasSubstr("num_heads is 0"));
+  for (const float bad : {0.0f, -1.0f, NAN, INFINITY}) {
+    EXPECT_THAT(full([bad](AttentionSpec& s) { s.softmax_scale = bad; }),
+                HasSubstr("softmax_scale"));
+  }
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.k.latent_heads = 2; }),
+              AllOf(HasSubstr("k.latent_heads is 2"), HasSubstr("4")));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.v.segments[0].dims = 48; }),
+              AllOf(HasSubstr("v.dims is 48"), HasSubstr("32")));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.v.segments.clear(); }), HasSubstr("v.segments"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.k.segments[0].dims = 24; }), HasSubstr("24"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.k.order = TileOrder::kTokenMajor; }),
+              HasSubstr("k.order"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.k_up = &kFactor; }), HasSubstr("factors"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.v_bias = &kFactor; }), HasSubstr("biases"));
+}
+
+TEST(ValidateAttention, NamesWhatALatentPathLacks) {
+  const auto absorbed = [](const auto& spoil) { return ErrorOf(AbsorbedSpec(), spoil); };
+  EXPECT_THAT(absorbed([](AttentionSpec& s) { s.k_up = nullptr; }),
+              AllOf(HasSubstr("k_up"), HasSubstr("48")));
+  EXPECT_THAT(absorbed([](AttentionSpec& s) { s.v_up = nullptr; }), HasSubstr("v_up"));
+  EXPECT_THAT(absorbed([](AttentionSpec& s) { s.cache.k.latent_heads = 3; }),
+              AllOf(HasSubstr("k.latent_heads is 3"), HasSubstr("4")));
+  const RopeTable table = Table(12);
+  EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.rope = &table; }), HasSubstr("rope"));
+}
+
+TEST(ValidateAttention, ChecksTheRopeTable) {
+  RopeTable table = Table(12), wide = Table(13), cut = Table(12);
+  cut.sin.pop_back();
+  const auto reconstruct = [&](const RopeTable* rope) {
+    return ErrorOf(ReconstructSpec(table), [&](AttentionSpec& s) { s.rope = rope; });
+  };
+  EXPECT_THAT(reconstruct(nullptr), HasSubstr("rope"));
+  EXPECT_THAT(reconstruct(&wide), AllOf(HasSubstr("13"), HasSubstr("12")));
+  EXPECT_THAT(reconstruct(&cut), AllOf(HasSubstr("35"), HasSubstr("36")));
+}
+
+TEST(AttentionPath, HasNames) {
+  EXPECT_STREQ(Name(AttentionPath::kFull), "full");
+  EXPECT_STREQ(Name(AttentionPath::kReconstruct), "reconstruct");
+  EXPECT_STREQ(Name(AttentionPath::kAbsorbed), "absorbed");
+}
+
+}  // namespace
+}  // namespace latentd
