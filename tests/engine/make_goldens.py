@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Makes tests/engine/golden: tiny seeded models of each family, and what Hugging Face transformers computes with them.
 
-    python3 -m venv build/goldens && build/goldens/bin/pip install torch transformers safetensors
+    python3 -m venv build/goldens && build/goldens/bin/pip install torch transformers safetensors gguf
     build/goldens/bin/python tests/engine/make_goldens.py
 
 Each folder is a Hugging Face model (config.json as published models write it, safetensors) with golden.json beside it:
-{"made_by": ..., "cases": [{"prompt_ids", "greedy_ids", "logits", "all_logits"}]}. `greedy_ids` are the 24 tokens after the
-prompt (an end token does not end them), `logits` [vocab] those of the last prompt position, `all_logits` [prompt, vocab] of every one (short prompts only).
-rope.json holds the inverse frequencies of each published RoPE scaling. The programs under test never read a golden that
-they made themselves.
+{"made_by", "seed", "cases": [{"prompt_ids", "greedy_ids", "logits", "all_logits"}]}. `greedy_ids` are the 24 tokens after
+the prompt (an end token does not end them), `logits` [vocab] those of the last prompt position, `all_logits`
+[prompt, vocab] of every one (short prompts only). llama-gguf holds model.gguf instead: Q8_0 weights, q and k rows in
+llama.cpp's order, RoPE scaling as a tensor of factors; its golden is computed with the weights that Q8_0 stands for.
+rope.json holds the inverse frequencies of each published RoPE scaling.
 """
 
 import copy
@@ -16,6 +17,8 @@ import json
 import pathlib
 import shutil
 
+import gguf
+import numpy
 import safetensors.torch
 import torch
 import transformers
@@ -123,11 +126,22 @@ def case(model, prompt, with_all):
 
 def make(name, config, dtype, files):
     folder = ROOT / name
+
+    def build(seed):
+        save(folder, config, seeded_weights(empty_model(config), seed), dtype, files)
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+    search_seed(folder, config, build)
+
+
+def empty_model(config):
+    return transformers.AutoModelForCausalLM.from_config(hf_config(config), attn_implementation="eager")
+
+
+def search_seed(folder, config, build):
+    """Writes the golden of build(seed), with the first seed whose greedy steps are clear and varied."""
     for seed in range(1, 1000):
-        empty = transformers.AutoModelForCausalLM.from_config(hf_config(config))
-        save(folder, config, seeded_weights(empty, seed), dtype, files)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        model.eval()
+        model = build(seed).eval()
         generator = torch.Generator().manual_seed(seed)
         prompts = [[1] + torch.randint(4, config["vocab_size"], (n - 1,), generator=generator).tolist()
                    for n in (SHORT_PROMPT, LONG_PROMPT)]
@@ -137,11 +151,93 @@ def make(name, config, dtype, files):
         if margin > LEAST_MARGIN and varied:
             break
     else:
-        raise SystemExit(f"{name}: no seed below 1000 has margins above {LEAST_MARGIN}")
+        raise SystemExit(f"{folder}: no seed below 1000 has margins above {LEAST_MARGIN}")
     cases = ",\n".join(json.dumps(g) for g, _ in results)
     (folder / "golden.json").write_text(f'{{"made_by": "{MADE_BY}", "seed": {seed}, "cases": [\n{cases}\n]}}\n')
-    print(f"{name}: seed {seed}, smallest margin {margin:.4f}, "
+    print(f"{folder.name}: seed {seed}, smallest margin {margin:.4f}, "
           f"{sum(f.stat().st_size for f in folder.iterdir()) // 1024} KiB")
+
+
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down"}
+
+
+def gguf_name(name):
+    base = name.removesuffix(".weight")
+    if not base.startswith("model.layers."):
+        return GGUF_NAMES[base] + ".weight"
+    layer, rest = base.removeprefix("model.layers.").split(".", 1)
+    return f"blk.{layer}.{GGUF_NAMES[rest]}.weight"
+
+
+def interleaved(weight, heads):
+    """The rows of q or k as llama.cpp wants them: the two halves of each head that RoPE pairs, alternating."""
+    return weight.reshape(heads, 2, -1, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def save_gguf(path, config, weights, rope_factors):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("llama")
+    pieces = ["<unk>", "<s>", "</s>"] + [chr(0x21 + i) if i < 94 else f"\u2581{chr(0x40 + i - 94)}"
+                                          for i in range(config["vocab_size"] - 3)]
+    writer.add_token_list(pieces)
+    writer.add_token_scores([-float(i) for i in range(len(pieces))])
+    writer.add_token_types([2, 3, 3] + [1] * (len(pieces) - 3))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_tensor("rope_freqs.weight", rope_factors)
+    for name, value in weights.items():
+        data = value.numpy().astype(numpy.float32)
+        if "q_proj" in name:
+            data = interleaved(data, config["num_attention_heads"])
+        if "k_proj" in name:
+            data = interleaved(data, config["num_key_value_heads"])
+        if data.ndim == 1:
+            writer.add_tensor(gguf_name(name), data)
+        else:
+            quantised = gguf.quants.quantize(data, gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor(gguf_name(name), quantised, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def make_gguf(name, config):
+    folder = ROOT / name
+
+    def build(seed):
+        model = empty_model(config)
+        weights = seeded_weights(model, seed)
+        for key, value in weights.items():
+            if value.ndim == 2:  # rows of whole Q8_0 blocks, so that their order does not matter
+                stored = gguf.quants.quantize(value.numpy(), gguf.GGMLQuantizationType.Q8_0)
+                weights[key] = torch.from_numpy(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType.Q8_0))
+        plain = 1.0 / config["rope_theta"] ** (numpy.arange(0, config["head_dim"], 2) / config["head_dim"])
+        scaled, _ = ROPE_INIT_FUNCTIONS[config["rope_scaling"]["rope_type"]](model.config, "cpu")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_gguf(folder / "model.gguf", config, weights, (plain / scaled.numpy()).astype(numpy.float32))
+        model.load_state_dict(weights)
+        return model
+
+    search_seed(folder, config, build)
 
 
 def rope_goldens():
@@ -189,4 +285,5 @@ if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     for model_name, (model_config, model_dtype, num_files) in MODELS.items():
         make(model_name, model_config, model_dtype, num_files)
+    make_gguf("llama-gguf", LLAMA3)
     rope_goldens()
