@@ -1,4 +1,4 @@
-#include "kernels/sampling.h"
+#include "kernels/cpu/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -150,47 +150,68 @@ void ApplyPenalties(const SampleRow& row, std::vector<float>* x) {
 // How many candidates to order at first: more than top_p needs on the usual peaked row.
 constexpr int64_t kFirstCandidates = 64;
 
+// The candidates that top_k and top_p keep, by rising id; x[vocab] is what `order` orders.
+template <typename WeightOf>
+std::vector<Candidate> Keep(const float* x, int64_t vocab, const SampleRow& row,
+                            const WeightOf& weight, OrderedRow* order) {
+  const int64_t limit = row.top_k > 0 ? std::min<int64_t>(row.top_k, vocab) : vocab;
+  int64_t count = limit;
+  if (row.top_p < 1.0f) {
+    double total = 0.0;
+    if (limit < vocab) {
+      for (int64_t i = 0; i < limit; ++i) total += weight(order->Get(i, limit).x);
+    } else {
+      for (int64_t id = 0; id < vocab; ++id) total += weight(x[id]);
+    }
+    const double reach = row.top_p * total;
+    double sum = 0.0;
+    count = 0;
+    do {
+      sum += weight(order->Get(count, std::min(limit, std::max(kFirstCandidates, 8 * count))).x);
+      ++count;
+    } while (sum < reach && count < limit);
+  }
+  std::vector<Candidate> kept(count);
+  for (int64_t i = 0; i < count; ++i) kept[i] = order->Get(i, count);
+  std::sort(kept.begin(), kept.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  return kept;
+}
+
+// The first of `count` candidates whose running weight exceeds the row's share u of their sum.
+// candidate(i) has rising ids.
+template <typename CandidateAt, typename WeightOf>
+int32_t DrawById(int64_t count, const SampleRow& row, const CandidateAt& candidate,
+                 const WeightOf& weight) {
+  double total = 0.0;
+  const auto kept_weight = [&](float x) {
+    const float w = weight(x);
+    return w < row.min_p ? 0.0f : w;
+  };
+  for (int64_t i = 0; i < count; ++i) total += kept_weight(candidate(i).x);
+  const double target = RandomUniform(row.seed, static_cast<uint64_t>(row.position)) * total;
+  double sum = 0.0;
+  int32_t last = -1;
+  for (int64_t i = 0; i < count && (last < 0 || sum <= target); ++i) {
+    const Candidate c = candidate(i);
+    const float w = kept_weight(c.x);
+    if (w == 0.0f) continue;
+    last = c.id;
+    sum += w;
+  }
+  return last;
+}
+
 int32_t Draw(const float* x, int64_t vocab, const SampleRow& row, OrderedRow* order) {
   const float max = order->max();
   const auto weight = [&](float value) { return std::exp((value - max) / row.temperature); };
-  const int64_t limit = row.top_k > 0 ? std::min<int64_t>(row.top_k, vocab) : vocab;
-  const auto candidate = [&](int64_t i) -> const Candidate& {
-    return order->Get(i, std::min(limit, std::max(kFirstCandidates, 8 * i)));
-  };
-
-  double total = 0.0;
-  if (limit < vocab) {
-    for (int64_t i = 0; i < limit; ++i) total += weight(order->Get(i, limit).x);
-  } else if (row.min_p <= 0.0f || row.top_p < 1.0f) {
-    for (int64_t id = 0; id < vocab; ++id) total += weight(x[id]);
+  if (row.top_p >= 1.0f && (row.top_k <= 0 || row.top_k >= vocab)) {
+    const auto all = [&](int64_t id) { return Candidate{x[id], static_cast<int32_t>(id)}; };
+    return DrawById(vocab, row, all, weight);
   }
-
-  int64_t kept = limit;
-  if (row.top_p < 1.0f || row.min_p > 0.0f) {
-    const double reach = row.top_p < 1.0f ? row.top_p * total : double{kInfinity};
-    double sum = 0.0;
-    kept = 0;
-    while (kept < limit && sum < reach) {
-      const float w = weight(candidate(kept).x);
-      if (kept > 0 && w < row.min_p) break;
-      sum += w;
-      ++kept;
-    }
-    total = sum;
-  }
-
-  const double target = RandomUniform(row.seed, static_cast<uint64_t>(row.position)) * total;
-  double sum = 0.0;
-  int32_t last = order->argmax();
-  for (int64_t i = 0; i < kept; ++i) {
-    const Candidate& c = candidate(i);
-    const float w = weight(c.x);
-    if (w <= 0.0f) break;
-    last = c.id;
-    sum += w;
-    if (sum > target) break;
-  }
-  return last;
+  const std::vector<Candidate> kept = Keep(x, vocab, row, weight, order);
+  const auto of_kept = [&](int64_t i) { return kept[i]; };
+  return DrawById(static_cast<int64_t>(kept.size()), row, of_kept, weight);
 }
 
 void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, OrderedRow* order,
@@ -208,31 +229,30 @@ void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, OrderedRo
   }
 }
 
+bool CanDraw(const OrderedRow& order) {
+  // The largest is -inf when no logit is finite, +inf when one has overflowed.
+  return !order.has_nan() && std::isfinite(order.max());
+}
+
 }  // namespace
 
-void SampleRowReference(const float* logits, int64_t vocab, const SampleRow& row,
-                        SampleResult* result) {
-  *result = SampleResult();
+SampleResult CpuSampleRow(const float* logits, int64_t vocab, const SampleRow& row) {
+  SampleResult result;
+  result.ok = false;
   OrderedRow raw(logits, vocab);
-  // max() is -inf when no logit is finite, +inf when one has overflowed.
-  if (raw.has_nan() || !std::isfinite(raw.max())) {
-    result->ok = false;
-    return;
-  }
+  if (!CanDraw(raw)) return result;
   if (ChangesLogits(row)) {
     std::vector<float> x(logits, logits + vocab);
     ApplyPenalties(row, &x);
     OrderedRow order(x.data(), vocab);
-    if (order.has_nan() || !std::isfinite(order.max())) {
-      result->ok = false;
-      return;
-    }
-    result->token_id =
-        row.temperature == 0.0f ? order.argmax() : Draw(x.data(), vocab, row, &order);
+    if (!CanDraw(order)) return result;
+    result.token_id = row.temperature == 0.0f ? order.argmax() : Draw(x.data(), vocab, row, &order);
   } else {
-    result->token_id = row.temperature == 0.0f ? raw.argmax() : Draw(logits, vocab, row, &raw);
+    result.token_id = row.temperature == 0.0f ? raw.argmax() : Draw(logits, vocab, row, &raw);
   }
-  if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, &raw, result);
+  result.ok = true;
+  if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, &raw, &result);
+  return result;
 }
 
 }  // namespace latentd

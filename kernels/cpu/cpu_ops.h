@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+// The ops on the processor: vectors of the best kind that it has, and a pool of threads. Made by
+// CreateCpuOps.
+class CpuOps final : public Ops {
+ public:
+  explicit CpuOps(int num_threads);
+
+  std::string_view name() const override {
+    return name_;
+  }  // "cpu (AVX3_DL)": with the vectors' kind
+
+  absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) override;
+  absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
+      const AttentionSpec& spec) override;
+
+  void Embed(const EmbedParams& p) override;
+  void Norm(const NormParams& p) override;
+  void Matmul(const MatmulParams& p) override;
+  void Rope(const RopeParams& p) override;
+  void Activation(const ActivationParams& p) override;
+  void AppendCache(const AppendCacheParams& p) override;
+  void Attention(const AttentionParams& p) override;
+  void Sample(const SampleParams& p) override;
+
+ private:
+  const std::string name_;
+  ThreadPool pool_;
+  Scratch scratch_;
+};
+
+}  // namespace latentd

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace latentd {
+
+// A weight in the order of the CPU's product kernels: panels of 16 output rows, which are the lanes
+// of the accumulators, so a product needs no sums across lanes and a lane's arithmetic is the same
+// for every batch size. Rows past the last are zero.
+inline constexpr int kPanelRows = 16;
+inline constexpr int kBlockValues = 32;  // values of one row that share a scale with 32 activations
+inline constexpr int kSuperBlocks = 8;   // blocks in a superblock of the K types
+
+// Memory of a panel:
+//
+//   F32 F16 BF16   values[cols][16 rows]
+//   quantised      codes[blocks][code_bytes] | scales[blocks or superblocks]
+//
+// where cols is cut into blocks of 32. The codes of a block are unsigned and lie in quads of 4
+// consecutive values, quad q holding values 4q .. 4q + 3 of each of 16 rows:
+//
+//   4-bit plane   [4][16 rows][4 bytes]: byte j of line i holds value j of quad i (low nibble) and
+//   of quad i + 4 (high nibble) 1-bit plane   [16 rows][4 bytes]: bit q of byte j belongs to value
+//   j of quad q           (5-bit codes, after the nibbles) 2-bit plane   [2][16 rows][4 bytes]:
+//   bits 2i, 2i + 1 of byte j of line p belong to value j of quad 4p + i  (6-bit codes) 8 bits
+//   [8][16 rows][4 bytes]
+//
+// and a value is, with fp16 d and m:
+//
+//   Q4_0 Q5_0 Q8_0   d * (code - zero), zero 8, 16, 128                       scales: per block
+//   d[16] Q4_1 Q5_1        d * code + m                                             scales: per
+//   block d[16] m[16] Q4_K Q5_K        (d * s) * code - (m * t), 6-bit s and t scales: per
+//   superblock d[16] m[16], then per
+//                                                                             block s[16] t[16]
+//                                                                             (bytes)
+//   Q6_K             (d * s) * (code - 32), signed s for each 16 values       scales: per
+//   superblock d[16], then per block
+//                                                                             s[2][16] (bytes)
+struct PanelLayout {
+  int64_t blocks = 0;        // of 32 values; 0 when not quantised
+  int64_t code_bytes = 0;    // of one block of 16 rows
+  int64_t scale_offset = 0;  // of the scales from the panel's start
+  int64_t panel_bytes = 0;   // a multiple of 64
+};
+PanelLayout LayoutOf(DType dtype, int64_t cols);
+
+// Memory of a panel's superblock of scales (K types).
+inline constexpr int kSuperScaleBytes = 2 * 32 + kSuperBlocks * 32;  // Q4_K, Q5_K
+inline constexpr int kSuperScaleBytesQ6 = 32 + kSuperBlocks * 32;    // Q6_K
+
+// The packed copy of a weight, in huge pages where the system gives them. Immutable, so any thread
+// may read it.
+class PackedWeight final : public Weight {
+ public:
+  // INVALID_ARGUMENT for an empty matrix or cols that are no multiple of the type's block. Works on
+  // the pool's threads.
+  static absl::StatusOr<std::unique_ptr<PackedWeight>> Create(const TensorView& view,
+                                                              ThreadPool& pool);
+  ~PackedWeight() override;
+
+  int64_t bytes() const override { return panels() * layout_.panel_bytes; }
+  int64_t panels() const { return (rows() + kPanelRows - 1) / kPanelRows; }
+  const PanelLayout& layout() const { return layout_; }
+  const uint8_t* panel(int64_t p) const { return data_ + p * layout_.panel_bytes; }
+
+ private:
+  PackedWeight(const TensorView& view, PanelLayout layout, uint8_t* data, size_t mapped_bytes)
+      : Weight(view), layout_(layout), data_(data), mapped_bytes_(mapped_bytes) {}
+
+  const PanelLayout layout_;
+  uint8_t* const data_;
+  const size_t mapped_bytes_;
+};
+
+}  // namespace latentd
