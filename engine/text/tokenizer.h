@@ -11,7 +11,8 @@
 
 namespace latentd {
 
-// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable, thread-safe.
+// Text to token ids and back, the same ids as the model's own tokenizer gives. Immutable,
+// thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
