@@ -1,0 +1,140 @@
+// The scheduler's part of whole == chunked == preempted and resumed == batched: whatever the
+// limits, the pool and the company, a request gets the tokens that it would get alone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "tests/scheduler/simulation.h"
+
+namespace latentd {
+namespace {
+
+// Numbers that depend on the seed alone.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(seed) {}
+  int Roll(int low, int high) {
+    return low + static_cast<int>(RandomBits(seed_, counter_++) % (high - low + 1));
+  }
+  bool OneIn(int n) { return Roll(1, n) == 1; }
+
+ private:
+  const uint64_t seed_;
+  uint64_t counter_ = 0;
+};
+
+constexpr int kLongest = 4 * 64;  // cached tokens of the longest request: 4 blocks
+
+TestRequest RandomRequest(int number, Dice* dice) {
+  const int prompt = dice->OneIn(5) ? 64 * dice->Roll(1, 3) : dice->Roll(1, 180);
+  const int output = dice->Roll(1, std::min(90, kLongest + 1 - prompt));
+  TestRequest test("r" + std::to_string(number), prompt, output, dice->Roll(0, 1 << 20));
+  Request& request = *test.request;
+  if (dice->OneIn(3)) request.sampling.temperature = 0.0f;
+  if (dice->OneIn(3)) request.sampling.repetition_penalty = 1.1f;
+  for (int i = dice->OneIn(3) ? 30 : 0; i > 0; --i) {
+    request.stop_token_ids.push_back(dice->Roll(0, 999));
+  }
+  if (dice->OneIn(2)) request.min_new_tokens = dice->Roll(0, output);
+  return test;
+}
+
+struct Limits {
+  int max_batch_tokens;
+  int max_sequences;
+  int64_t num_blocks;
+};
+
+class SchedulerLawsTest : public ::testing::TestWithParam<Limits> {
+ protected:
+  std::unique_ptr<Simulation> MakeSimulation() const {
+    const Limits& limits = GetParam();
+    return std::make_unique<Simulation>(SchedulerConfig{.max_batch_tokens = limits.max_batch_tokens,
+                                                        .max_sequences = limits.max_sequences},
+                                        FakeEngine::Options{.num_blocks = limits.num_blocks});
+  }
+};
+
+TEST_P(SchedulerLawsTest, EveryRequestGetsItsOwnTokens) {
+  Dice dice(42);
+  auto sim = MakeSimulation();
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < 120; ++i) {
+    requests.push_back(RandomRequest(i, &dice));
+    sim->Add(requests.back());
+    for (int steps = dice.Roll(0, 8); steps > 0; --steps) sim->Step();
+  }
+  sim->Run();
+  int64_t generated = 0;
+  for (const TestRequest& r : requests) {
+    EXPECT_EQ(r.sink->tokens(), r.expected()) << r.request->id;
+    generated += static_cast<int64_t>(r.sink->tokens().size());
+  }
+  sim->ExpectIdle();
+  EXPECT_EQ(sim->scheduler().stats().generated_tokens, generated);
+}
+
+TEST_P(SchedulerLawsTest, CancelsAndDeadlinesHarmNobodyElse) {
+  Dice dice(7);
+  auto sim = MakeSimulation();
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < 200; ++i) {
+    requests.push_back(RandomRequest(i, &dice));
+    if (dice.OneIn(4)) {
+      requests.back().request->deadline =
+          sim->clock().Now() + absl::Milliseconds(dice.Roll(0, 120));
+    }
+    sim->Add(requests.back());
+    for (int steps = dice.Roll(0, 6); steps > 0; --steps) {
+      if (dice.OneIn(3)) {
+        sim->scheduler().Cancel("r" + std::to_string(dice.Roll(std::max(0, i - 20), i + 2)),
+                                sim->clock().Now());
+        sim->scheduler().CheckInvariants();
+      }
+      sim->Step();
+    }
+  }
+  sim->Run();
+  int whole = 0, cut = 0;
+  int64_t by_reason[5] = {};
+  for (const TestRequest& r : requests) {
+    const FinishInfo info = *r.sink->finish();
+    const std::vector<int32_t> tokens = r.sink->tokens(), expected = r.expected();
+    ++by_reason[static_cast<int>(info.reason)];
+    EXPECT_EQ(info.generated_tokens, static_cast<int>(tokens.size()));
+    if (info.reason == FinishReason::kStop || info.reason == FinishReason::kLength) {
+      EXPECT_EQ(tokens, expected) << r.request->id;
+      ++whole;
+    } else {
+      ASSERT_NE(info.reason, FinishReason::kError) << info.status;
+      ASSERT_LE(tokens.size(), expected.size());
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), expected.begin())) << r.request->id;
+      ++cut;
+    }
+  }
+  EXPECT_GT(cut, 20);
+  EXPECT_GT(whole, 5);
+  sim->ExpectIdle();
+  const ServeStats stats = sim->scheduler().stats();
+  for (int reason = 0; reason < 5; ++reason) {
+    EXPECT_EQ(stats.requests_finished[reason], by_reason[reason]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Limits, SchedulerLawsTest,
+                         ::testing::Values(Limits{512, 64, 1000}, Limits{512, 64, 4},
+                                           Limits{512, 64, 11}, Limits{512, 1, 4},
+                                           Limits{17, 64, 1000}, Limits{17, 8, 7},
+                                           Limits{3, 64, 1000}, Limits{3, 64, 5}, Limits{1, 64, 4},
+                                           Limits{1, 2, 30}),
+                         [](const auto& info) {
+                           return "Rows" + std::to_string(info.param.max_batch_tokens) +
+                                  "Sequences" + std::to_string(info.param.max_sequences) +
+                                  "Blocks" + std::to_string(info.param.num_blocks);
+                         });
+
+}  // namespace
+}  // namespace latentd

@@ -1,0 +1,241 @@
+#include "scheduler/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/scheduler/simulation.h"
+
+namespace latentd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+
+TEST(SchedulerTest, DecodesFirstThenChunksInOrderOfArrival) {
+  Simulation sim({.max_batch_tokens = 10}, {});
+  TestRequest a("a", 4, 20), b("b", 15, 5), c("c", 3, 5);
+  sim.Add(a);
+  sim.Step();  // a is whole: 4 of 10 rows
+  EXPECT_THAT(sim.last_batch().cu_q_lens, ElementsAre(0, 4));
+  sim.Add(b);
+  sim.Add(c);
+  sim.Step();  // a decodes, b gets the rest, c nothing
+  EXPECT_THAT(sim.last_batch().cu_q_lens, ElementsAre(0, 1, 10));
+  EXPECT_EQ(sim.scheduler().stats().waiting, 1);
+  sim.Step();  // b's last 6, and c
+  EXPECT_THAT(sim.last_batch().cu_q_lens, ElementsAre(0, 1, 7, 10));
+  EXPECT_EQ(sim.last_batch().samples.size(), 3u);
+  sim.Run();
+  EXPECT_EQ(a.sink->tokens(), a.expected());
+  EXPECT_EQ(b.sink->tokens(), b.expected());
+  EXPECT_EQ(c.sink->tokens(), c.expected());
+  sim.ExpectIdle();
+}
+
+TEST(SchedulerTest, NoMoreSequencesThanAllowedRun) {
+  Simulation sim({.max_sequences = 2}, {});
+  TestRequest a("a", 4, 3), b("b", 4, 9), c("c", 4, 3);
+  for (const TestRequest* r : {&a, &b, &c}) sim.Add(*r);
+  for (int step = 0; step < 3; ++step) {
+    sim.Step();
+    EXPECT_EQ(sim.last_batch().num_sequences(), 2);
+  }
+  sim.Step();  // a is over
+  EXPECT_EQ(sim.last_batch().num_tokens(), 1 + 4);
+  sim.Run();
+  EXPECT_EQ(c.sink->tokens(), c.expected());
+}
+
+TEST(SchedulerTest, AStopIdEndsAndIsReported) {
+  Simulation sim({}, {});
+  TestRequest request("a", 4, 20);
+  request.request->stop_token_ids = {request.expected()[6]};
+  sim.Add(request);
+  sim.Run();
+  EXPECT_EQ(request.sink->tokens(), request.expected());
+  EXPECT_LE(request.sink->tokens().size(), 7u);
+  EXPECT_EQ(request.sink->finish()->reason, FinishReason::kStop);
+  EXPECT_TRUE(request.sink->finish()->status.ok());
+}
+
+TEST(SchedulerTest, StopIdsWaitForTheMinimum) {
+  Simulation sim({}, {});
+  TestRequest request("a", 4, 20);
+  const int32_t first = request.expected()[0];
+  request.request->stop_token_ids = {first};
+  request.request->min_new_tokens = 20;
+  sim.Add(request);
+  sim.Run();
+  EXPECT_EQ(request.sink->tokens().size(), 20u);
+  EXPECT_THAT(request.sink->tokens(), ::testing::Not(::testing::Contains(first)));
+  EXPECT_EQ(request.sink->finish()->reason, FinishReason::kLength);
+}
+
+TEST(SchedulerTest, FinishInfoTellsTimesAndAmounts) {
+  Simulation sim({.max_batch_tokens = 50, .max_sequences = 1}, {});
+  TestRequest first("first", 10, 2), second("second", 100, 4);
+  sim.Add(first);
+  sim.Add(second);
+  while (sim.Step(absl::Seconds(1))) {
+  }
+  const FinishInfo info = *second.sink->finish();
+  EXPECT_EQ(info.reason, FinishReason::kLength);
+  EXPECT_EQ(info.prompt_tokens, 100);
+  EXPECT_EQ(info.generated_tokens, 4);
+  EXPECT_EQ(info.cached_tokens, 0);
+  EXPECT_EQ(info.preemptions, 0);
+  EXPECT_EQ(info.cache_bytes, 2 * 128);
+  EXPECT_EQ(info.queue_time, absl::Seconds(2));
+  EXPECT_EQ(info.prefill_time, absl::Seconds(2));
+  EXPECT_EQ(info.decode_time, absl::Seconds(3));
+}
+
+TEST(SchedulerTest, NanLogitsEndOneRequest) {
+  Simulation sim({}, {.is_nan = [](const BatchSample& sample) {
+                   return sample.params.seed == 13 && sample.position == 7;
+                 }});
+  TestRequest bad("bad", 4, 20, 13), good("good", 4, 20, 14);
+  sim.Add(bad);
+  sim.Add(good);
+  sim.Run();
+  EXPECT_EQ(bad.sink->finish()->reason, FinishReason::kError);
+  EXPECT_EQ(bad.sink->finish()->status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(bad.sink->finish()->status.message()),
+              ::testing::HasSubstr("position 7"));
+  EXPECT_EQ(bad.sink->tokens().size(), 3u);
+  EXPECT_EQ(good.sink->finish()->reason, FinishReason::kLength);
+  EXPECT_EQ(good.sink->tokens(), good.expected());
+  sim.ExpectIdle();
+}
+
+TEST(SchedulerTest, CancelInEveryState) {
+  Simulation sim({.max_batch_tokens = 20, .max_sequences = 2}, {.num_blocks = 8});
+  TestRequest decoding("decoding", 4, 50), prefilling("prefilling", 100, 50),
+      queued("queued", 4, 5);
+  for (const TestRequest* r : {&decoding, &prefilling, &queued}) sim.Add(*r);
+  sim.Step();
+  sim.Step();
+  EXPECT_FALSE(sim.scheduler().Cancel("unknown", sim.clock().Now()));
+  for (const TestRequest* r : {&queued, &prefilling, &decoding}) {
+    EXPECT_TRUE(sim.scheduler().Cancel(r->request->id, sim.clock().Now()));
+    sim.scheduler().CheckInvariants();
+    EXPECT_FALSE(sim.scheduler().Cancel(r->request->id, sim.clock().Now()));
+  }
+  sim.ExpectIdle();
+  sim.Deliver();
+  for (const TestRequest* r : {&queued, &prefilling, &decoding}) {
+    EXPECT_EQ(r->sink->finish()->reason, FinishReason::kCancelled);
+  }
+  EXPECT_EQ(decoding.sink->tokens().size(), 2u);
+  EXPECT_THAT(prefilling.sink->tokens(), IsEmpty());
+}
+
+TEST(SchedulerTest, DeadlinesEndWorkInEveryState) {
+  Simulation sim({.max_batch_tokens = 20, .max_sequences = 2}, {});
+  TestRequest decoding("decoding", 4, 50), prefilling("prefilling", 100, 50),
+      queued("queued", 4, 5);
+  for (const TestRequest* r : {&decoding, &prefilling, &queued}) {
+    r->request->deadline = sim.clock().Now() + absl::Milliseconds(3);
+    sim.Add(*r);
+  }
+  TestRequest patient("patient", 4, 5);
+  sim.Add(patient);
+  for (int step = 0; step < 3; ++step) sim.Step();
+  EXPECT_EQ(decoding.sink->finish(), std::nullopt);
+  sim.Step();
+  for (const TestRequest* r : {&queued, &prefilling, &decoding}) {
+    EXPECT_EQ(r->sink->finish()->reason, FinishReason::kDeadline);
+  }
+  EXPECT_EQ(decoding.sink->tokens().size(), 3u);
+  sim.Run();
+  EXPECT_EQ(patient.sink->tokens(), patient.expected());
+  sim.ExpectIdle();
+}
+
+TEST(SchedulerTest, ExpiredWorkNeverReachesPrefill) {
+  Simulation sim({.max_sequences = 4}, {});
+  std::vector<TestRequest> busy, late;
+  for (int i = 0; i < 4; ++i) busy.emplace_back("busy" + std::to_string(i), 10, 300, i);
+  for (int i = 0; i < 500; ++i) {
+    late.emplace_back("late" + std::to_string(i), 10, 5, i);
+    late.back().request->deadline = sim.clock().Now() + absl::Milliseconds(100);
+  }
+  for (const TestRequest& r : busy) sim.Add(r);
+  for (const TestRequest& r : late) sim.Add(r);
+  sim.Run();
+  for (const TestRequest& r : late) {
+    EXPECT_EQ(r.sink->finish()->reason, FinishReason::kDeadline);
+    EXPECT_EQ(r.sink->finish()->queue_time, absl::Milliseconds(100));
+  }
+  EXPECT_EQ(sim.scheduler().stats().prompt_tokens, 4 * 10);
+  for (const TestRequest& r : busy) EXPECT_EQ(r.sink->tokens(), r.expected());
+}
+
+// Each alone fills the pool to the last slot; together they need eight times as much.
+TEST(SchedulerTest, LongDecodesOverflowThePoolAndAllFinish) {
+  Simulation sim({}, {.num_blocks = 8});
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < 8; ++i) requests.emplace_back(std::to_string(i), 100, 8 * 64 + 1 - 100, i);
+  for (const TestRequest& r : requests) sim.Add(r);
+  sim.Run();
+  for (const TestRequest& r : requests) {
+    EXPECT_EQ(r.sink->finish()->reason, FinishReason::kLength);
+    EXPECT_EQ(r.sink->tokens(), r.expected());
+    EXPECT_EQ(r.sink->finish()->cache_bytes, 8 * 128);
+  }
+  EXPECT_EQ(requests[0].sink->finish()->preemptions, 0);
+  EXPECT_GT(sim.scheduler().stats().preemptions, 0);
+  sim.ExpectIdle();
+}
+
+TEST(SchedulerTest, AResumedSequenceGoesBeforeLaterArrivals) {
+  Simulation sim({}, {.num_blocks = 4});
+  TestRequest a("a", 120, 80), b("b", 60, 10), late("late", 60, 2);
+  sim.Add(a);
+  sim.Add(b);
+  std::vector<std::string> ends;
+  for (const TestRequest* r : {&a, &b, &late}) {
+    r->sink->on_finish = [&ends, id = r->request->id](const FinishInfo&) { ends.push_back(id); };
+  }
+  while (sim.scheduler().stats().preemptions == 0 && sim.Step()) {
+  }
+  sim.Add(late);
+  sim.Run();
+  EXPECT_EQ(b.sink->finish()->preemptions, 1);
+  EXPECT_LT(std::find(ends.begin(), ends.end(), "b"), std::find(ends.begin(), ends.end(), "late"));
+  for (const TestRequest* r : {&a, &b, &late}) EXPECT_EQ(r->sink->tokens(), r->expected());
+}
+
+// A pool of 60 % of what all need at once: little is computed twice, and it takes few more steps.
+TEST(SchedulerTest, PressureDoesNotThrash) {
+  auto run = [](int64_t num_blocks) {
+    Simulation sim({.max_batch_tokens = 256}, {.num_blocks = num_blocks});
+    std::vector<TestRequest> requests;
+    for (int i = 0; i < 48; ++i) requests.emplace_back(std::to_string(i), 150, 200, i);
+    for (const TestRequest& r : requests) sim.Add(r);
+    sim.Run();
+    return sim.scheduler().stats();
+  };
+  const ServeStats fitted = run(16 * 6), pressed = run(16 * 6 * 6 / 10);
+  const double computed = static_cast<double>(pressed.prompt_tokens + pressed.generated_tokens);
+  RecordProperty("recomputed", static_cast<int>(pressed.recomputed_tokens));
+  EXPECT_LT(static_cast<double>(pressed.recomputed_tokens), 0.2 * computed);
+  EXPECT_GT(pressed.steps, fitted.steps);
+}
+
+TEST(SchedulerTest, WaitingTokensCountWhatIsStillToDo) {
+  Simulation sim({.max_sequences = 1}, {});
+  TestRequest a("a", 10, 2), b("b", 30, 2);
+  sim.Add(a);
+  sim.Add(b);
+  EXPECT_EQ(sim.scheduler().waiting_tokens(), 40);
+  sim.Step();
+  EXPECT_EQ(sim.scheduler().waiting_tokens(), 30);
+  sim.Run();
+  EXPECT_EQ(sim.scheduler().waiting_tokens(), 0);
+  EXPECT_EQ(sim.scheduler().stats().requests_finished[static_cast<int>(FinishReason::kLength)], 2);
+}
+
+}  // namespace
+}  // namespace latentd
