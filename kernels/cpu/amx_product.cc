@@ -1,0 +1,85 @@
+#include "kernels/cpu/amx_product.h"
+
+#include "base/check.h"
+#include "kernels/cache_layout.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace latentd {
+
+#if defined(__x86_64__) && defined(__linux__)
+
+namespace {
+
+constexpr int kRowTile = 16;
+constexpr int kWordBytes = 4;
+constexpr int kQuadBytes = kBlockTokens * kWordBytes;  // one quad of dims for all tokens
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileConfig kTileConfig;
+
+}  // namespace
+
+// The words are AMX's B operand as they lie: 16 quads (its rows, kQuadBytes apart) x 16 tokens x 4
+// dims.
+__attribute__((target("amx-tile,amx-int8"))) void AmxProduct(const int8_t* factors, int row_bytes,
+                                                             int rows, const uint8_t* words,
+                                                             int32_t* out) {
+  constexpr int kOutBytes = kBlockTokens * sizeof(int32_t);
+  _tile_loadconfig(&kTileConfig);
+  for (int r = 0; r < rows; r += kRowTile) {
+    const int8_t* row = factors + static_cast<int64_t>(r) * row_bytes;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int k = 0; k < row_bytes; k += kAmxStep) {
+      const uint8_t* w = words + k / kWordBytes * kQuadBytes;
+      _tile_loadd(4, row + k, row_bytes);
+      _tile_loadd(5, w, kQuadBytes);
+      _tile_dpbsud(0, 4, 5);
+      _tile_loadd(6, w + 64, kQuadBytes);
+      _tile_dpbsud(1, 4, 6);
+      _tile_loadd(7, w + 128, kQuadBytes);
+      _tile_dpbsud(2, 4, 7);
+      _tile_loadd(5, w + 192, kQuadBytes);
+      _tile_dpbsud(3, 4, 5);
+    }
+    int32_t* to = out + r * kBlockTokens;
+    _tile_stored(0, to, kOutBytes);
+    _tile_stored(1, to + 16, kOutBytes);
+    _tile_stored(2, to + 32, kOutBytes);
+    _tile_stored(3, to + 48, kOutBytes);
+  }
+  _tile_release();  // tile registers in use cost every context switch 8 KiB
+}
+
+bool RequestAmx() {
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  constexpr unsigned kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+  if ((edx & kAmxTile) == 0 || (edx & kAmxInt8) == 0) return false;
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM, for all threads of the process
+  constexpr int kTileData = 18;               // XFEATURE_XTILE_DATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+#else
+
+void AmxProduct(const int8_t*, int, int, const uint8_t*, int32_t*) { LATENTD_CHECK(false); }
+bool RequestAmx() { return false; }
+
+#endif
+
+}  // namespace latentd

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace latentd {
+
+// The integer product that rebuilds keys from codes, on the tile registers of Intel's AMX: ten
+// times the rate of AVX-512 VNNI, and the same integers. Apart from the Highway code because
+// Highway has no tiles.
+//
+//   out[r][t] = sum over d of factors[r][d] * code(d, t)
+//
+//   factors  [rows][row_bytes] int8, zero from the real dims on; row_bytes a multiple of kAmxStep,
+//   rows of 16 words    [row_bytes / 4][64 tokens][4 dims] uint8: the kDimMajor order of 8-bit
+//   codes. Where factors are zero the bytes
+//            are read and do not matter.
+//   out      [rows][64 tokens] int32
+inline constexpr int kAmxStep = 64;
+void AmxProduct(const int8_t* factors, int row_bytes, int rows, const uint8_t* words, int32_t* out);
+
+// True when the machine has AMX and Linux lets this process use its registers. Load time: it asks
+// for that.
+bool RequestAmx();
+
+}  // namespace latentd

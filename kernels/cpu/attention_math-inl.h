@@ -1,0 +1,246 @@
+// The arithmetic of attention on one block: products of a few rows with a tile, the softmax state,
+// sums of values. Every result depends on its own row alone, in an order that the number of rows
+// does not change.
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/cache_tile-inl.h"
+
+// Per-target include guard, as Highway's own -inl.h files have.
+#if defined(LATENTD_KERNELS_CPU_ATTENTION_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LATENTD_KERNELS_CPU_ATTENTION_MATH_INL_H_
+#undef LATENTD_KERNELS_CPU_ATTENTION_MATH_INL_H_
+#else
+#define LATENTD_KERNELS_CPU_ATTENTION_MATH_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace latentd {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Rows that are multiplied together: their accumulators (4 vectors each) fill the registers.
+inline constexpr int kMaxRows = kLanes == 16 ? 6 : 2;
+inline constexpr int kSumLanes =
+    16;  // partial sums of a softmax denominator, for every vector width
+
+// How many of `rows` rows the next pass takes: one of 6, 4, 3, 2, 1.
+inline int RowsInPass(int rows) {
+  if (rows > 8 || rows == 6) return HWY_MIN(6, kMaxRows);
+  if (rows > 3 && rows != 5) return HWY_MIN(4, kMaxRows);
+  return HWY_MIN(HWY_MIN(3, rows), kMaxRows);
+}
+
+// ---- out[i][t] (+)= sum over d of a[i][d] * tile[d][t]
+// --------------------------------------------------------------
+
+template <int kRows, typename T>
+HWY_INLINE void MultiplyPass(const float* a, int64_t a_stride, const T* tile, int dims,
+                             bool accumulate, float* out) {
+  constexpr int kVectors = 4;
+  const DF df;
+  for (int first = 0; first < kBlockTokens; first += kVectors * kLanes) {
+    VF sums[kRows][kVectors];
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] =
+            accumulate ? hn::Load(df, out + i * kBlockTokens + first + v * kLanes) : hn::Zero(df);
+      }
+    }
+    for (int d = 0; d < dims; ++d) {
+      VF column[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        column[v] = LoadValues(tile + d * kBlockTokens + first + v * kLanes);
+      }
+      for (int i = 0; i < kRows; ++i) {
+        const VF factor = hn::Set(df, a[i * a_stride + d]);
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(factor, column[v], sums[i][v]);
+      }
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kVectors; ++v) {
+        hn::Store(sums[i][v], df, out + i * kBlockTokens + first + v * kLanes);
+      }
+    }
+  }
+}
+
+template <typename T>
+inline void MultiplyRows(const float* a, int64_t a_stride, int rows, const T* tile, int dims,
+                         bool accumulate, float* out) {
+  while (rows > 0) {
+    const int pass = RowsInPass(rows);
+    if constexpr (kMaxRows >= 6) {
+      if (pass == 6) MultiplyPass<6>(a, a_stride, tile, dims, accumulate, out);
+      if (pass == 4) MultiplyPass<4>(a, a_stride, tile, dims, accumulate, out);
+      if (pass == 3) MultiplyPass<3>(a, a_stride, tile, dims, accumulate, out);
+    }
+    if (pass == 2) MultiplyPass<2>(a, a_stride, tile, dims, accumulate, out);
+    if (pass == 1) MultiplyPass<1>(a, a_stride, tile, dims, accumulate, out);
+    rows -= pass;
+    a += pass * a_stride;
+    out += pass * kBlockTokens;
+  }
+}
+
+// out[c] = sum over r of x[r] * matrix[r][c]; cols a multiple of 16.
+inline void MultiplyMatrix(const float* x, int rows, const float* matrix, int cols, float* out) {
+  const DF df;
+  constexpr int kVectors = kSumLanes / kLanes;
+  for (int c = 0; c < cols; c += kSumLanes) {
+    VF sums[kVectors];
+    for (VF& sum : sums) sum = hn::Zero(df);
+    for (int r = 0; r < rows; ++r) {
+      const VF factor = hn::Set(df, x[r]);
+      for (int v = 0; v < kVectors; ++v) {
+        sums[v] = hn::MulAdd(factor, hn::LoadU(df, matrix + r * cols + c + v * kLanes), sums[v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], df, out + c + v * kLanes);
+  }
+}
+
+// ---- Softmax
+// --------------------------------------------------------------------------------------------------------
+
+// 2^x for x <= 0, relative error 2e-7; 0 below -125. NaN stays NaN.
+HWY_INLINE VF Exp2(VF x) {
+  const DF df;
+  const DI di;
+  const VF whole = hn::Round(x);
+  const VF f = hn::Sub(x, whole);
+  VF y = hn::Set(df, 1.5403530393e-4f);
+  y = hn::MulAdd(y, f, hn::Set(df, 1.3333558146e-3f));
+  y = hn::MulAdd(y, f, hn::Set(df, 9.6181291076e-3f));
+  y = hn::MulAdd(y, f, hn::Set(df, 5.5504108665e-2f));
+  y = hn::MulAdd(y, f, hn::Set(df, 2.4022650696e-1f));
+  y = hn::MulAdd(y, f, hn::Set(df, 6.9314718056e-1f));
+  y = hn::MulAdd(y, f, hn::Set(df, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, whole));
+  const VF scaled = hn::BitCast(df, hn::Add(hn::BitCast(di, y), exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -125.0f)), scaled);
+}
+
+HWY_INLINE float Exp2(float x) { return hn::GetLane(Exp2(hn::Set(DF(), x))); }
+
+// Scores (exponents of 2) of one query and the first `tokens` tokens of a block become weights, 0
+// for the other tokens. Updates the largest score and the sums of weights; returns what the earlier
+// weights must be multiplied with.
+HWY_INLINE float UpdateSoftmax(float* scores, int tokens, float* largest, float* sums) {
+  const DF df;
+  VF s[kTokenVectors];
+  VF top = hn::Set(df, -HUGE_VALF);
+  for (int v = 0; v < kTokenVectors; ++v) {
+    s[v] = hn::Load(df, scores + v * kLanes);
+    if (tokens < (v + 1) * kLanes) {
+      const int used = HWY_MAX(0, tokens - v * kLanes);
+      s[v] = hn::IfThenElse(hn::FirstN(df, used), s[v], hn::Set(df, -HUGE_VALF));
+    }
+    top = hn::Max(top, s[v]);
+  }
+  const float before = *largest;
+  const float now = HWY_MAX(before, hn::GetLane(hn::MaxOfLanes(df, top)));
+  const float decay = now == before ? 1.0f : Exp2(before - now);
+  const VF now_lanes = hn::Set(df, now);
+  const VF decay_lanes = hn::Set(df, decay);
+  for (int i = 0; i < kSumLanes; i += kLanes) {
+    VF sum = hn::Mul(decay_lanes, hn::Load(df, sums + i));
+    for (int v = i / kLanes; v < kTokenVectors; v += kSumLanes / kLanes) {
+      const VF weight = Exp2(hn::Sub(s[v], now_lanes));
+      hn::Store(weight, df, scores + v * kLanes);
+      sum = hn::Add(sum, weight);
+    }
+    hn::Store(sum, df, sums + i);
+  }
+  *largest = now;
+  return decay;
+}
+
+// ---- out[i][d] = decay[i] * out[i][d] + sum over t in [begin, end) of weights[i][t] *
+// values[t][d] ------------------
+
+// values [dims / 16][64 tokens][16 dims]; vectors [first, first + kVectors) of the dims.
+template <int kRows, int kVectors, typename T>
+HWY_INLINE void AddValuesPass(const float* weights, const float* decay, int begin, int end,
+                              const T* values, int first, int64_t out_stride, float* out) {
+  const DF df;
+  constexpr int kPerTile = kTileDims / kLanes;
+  VF sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    const VF factor = hn::Set(df, decay[i]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums[i][v] = hn::Mul(factor, hn::Load(df, out + i * out_stride + (first + v) * kLanes));
+    }
+  }
+  const T* columns[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    columns[v] = values + (first + v) / kPerTile * kTileValues + (first + v) % kPerTile * kLanes;
+  }
+  for (int t = begin; t < end; ++t) {
+    VF row[kVectors];
+    for (int v = 0; v < kVectors; ++v) row[v] = LoadValues(columns[v] + t * kTileDims);
+    for (int i = 0; i < kRows; ++i) {
+      const VF weight = hn::Set(df, weights[i * kBlockTokens + t]);
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(weight, row[v], sums[i][v]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(sums[i][v], df, out + i * out_stride + (first + v) * kLanes);
+    }
+  }
+}
+
+template <int kRows, typename T>
+HWY_INLINE void AddValuesRows(const float* weights, const float* decay, int begin, int end,
+                              const T* values, int dims, int64_t out_stride, float* out) {
+  const int vectors = dims / kLanes;
+  int v = 0;
+  for (; v + 4 <= vectors; v += 4) {
+    AddValuesPass<kRows, 4>(weights, decay, begin, end, values, v, out_stride, out);
+  }
+  if (v + 2 <= vectors) {
+    AddValuesPass<kRows, 2>(weights, decay, begin, end, values, v, out_stride, out);
+    v += 2;
+  }
+  if (v < vectors) {
+    AddValuesPass<kRows, 1>(weights, decay, begin, end, values, v, out_stride, out);
+  }
+}
+
+// tokens[i] tokens for row i, never decreasing with i: a row's sum takes no part of the tokens that
+// it may not see.
+template <typename T>
+inline void AddValues(const float* weights, const float* decay, const int* tokens, int rows,
+                      const T* values, int dims, float* out) {
+  while (rows > 0) {
+    const int pass = RowsInPass(rows);
+    const int shared = tokens[0];
+    if constexpr (kMaxRows >= 6) {
+      if (pass == 6) AddValuesRows<6>(weights, decay, 0, shared, values, dims, dims, out);
+      if (pass == 4) AddValuesRows<4>(weights, decay, 0, shared, values, dims, dims, out);
+      if (pass == 3) AddValuesRows<3>(weights, decay, 0, shared, values, dims, dims, out);
+    }
+    if (pass == 2) AddValuesRows<2>(weights, decay, 0, shared, values, dims, dims, out);
+    if (pass == 1) AddValuesRows<1>(weights, decay, 0, shared, values, dims, dims, out);
+    for (int i = 0; i < pass; ++i) {
+      constexpr float kKeep = 1.0f;
+      if (tokens[i] == shared) continue;
+      AddValuesRows<1>(weights + i * kBlockTokens, &kKeep, shared, tokens[i], values, dims, dims,
+                       out + int64_t{i} * dims);
+    }
+    rows -= pass;
+    weights += pass * kBlockTokens;
+    decay += pass;
+    tokens += pass;
+    out += int64_t{pass} * dims;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace latentd
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kernels/params.h"
+
+namespace latentd {
+
+// Dims of one latent head, all segments: rows of that size are buffered on the stack.
+inline constexpr int kMaxRowDims = 4096;
+
+// A factor x is scale * (part0 + part1 / kPartRatio): a step of part 0 is 254 of part 1, whose
+// +-127 so cover the rounding.
+inline constexpr int kPartRatio = 254;
+
+// Memory that starts at a cache line.
+template <typename T>
+struct CacheLineAllocator {
+  using value_type = T;
+  CacheLineAllocator() = default;
+  template <typename U>
+  CacheLineAllocator(const CacheLineAllocator<U>&) {}
+  T* allocate(size_t n) {
+    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64}));
+  }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t{64}); }
+  bool operator==(const CacheLineAllocator&) const { return true; }
+};
+template <typename T>
+using AlignedVector = std::vector<T, CacheLineAllocator<T>>;
+
+// One segment of k_up in the order of the kernels, all KV heads. Segments whose codes are small
+// integers are multiplied as integers: k_up is then int8 with one scale per output row (two int8
+// parts, 254 apart, under 8-bit codes, which would otherwise be more exact than their factor).
+// Segments of 16- and 32-bit values are multiplied in fp32.
+struct KUpSegment {
+  bool integer = false;
+  bool symmetric =
+      false;  // offset == -(2^bits - 1) / 2 * scale, so that it needs no array of its own
+  int dims = 0;
+  int parts = 0;      // int8 parts of a factor: 1 or 2
+  int row_bytes = 0;  // of one row of one part: dims rounded up to kAmxStep
+  int64_t cache_offset =
+      0;  // of the codes and their scales from the latent head's start in a block
+  int64_t scale_offset = 0;
+  int64_t source_offset =
+      0;  // in floats: where the decoded latents of a block lie in the working memory
+  AlignedVector<int8_t> factors;  // [num_kv_heads][parts][rows][row_bytes]
+  AlignedVector<float> scales;    // [num_kv_heads][rows]
+  AlignedVector<float> row_sums;  // [num_kv_heads][rows] scale x sum of the row, times -(2^bits -
+                                  // 1) / 2 if symmetric
+  AlignedVector<float> fp32;      // [num_kv_heads][rows][dims], when not integer
+};
+
+// One layer's attention on the CPU: what does not change from step to step. Immutable after
+// construction.
+//
+// Rows of a rebuilt key, and so of the queries it meets, are in "pair order": x of all pairs, then
+// y, each padded to a multiple of 8 with zeros. Dims that RoPE leaves alone follow as pairs with
+// the angle 0.
+class CpuAttentionPlan final : public AttentionPlan {
+ public:
+  // use_amx: rebuild keys on AMX; RequestAmx() has said yes.
+  CpuAttentionPlan(const AttentionSpec& spec, bool use_amx);
+
+  // KV heads that one work item takes: the fewest that hold whole latent heads of K and of V.
+  int unit = 1;
+  int kv_per_k = 1;  // KV heads that share a latent head of K, of V
+  int kv_per_v = 1;
+  int q_per_kv = 1;
+  int k_dims = 0;  // of one latent head of the K plane, all segments
+  int v_dims = 0;
+  int query_dims = 0;  // of a query as it meets the key tile: k_dims, or 2 * pairs (kReconstruct)
+  int value_dims =
+      0;  // of a split's output: v_dims for kFull, head_dim rounded up to 16 for latents
+
+  // kReconstruct.
+  int pairs = 0;                // rotated pairs and those of angle 0, rounded up to 8
+  std::vector<int> dim_of_row;  // [2 * pairs] the head's dim that a row holds, -1 for padding
+  AlignedVector<float> cos;     // [pairs][64] of the offsets in a block
+  AlignedVector<float> sin;
+  AlignedVector<float> k_bias;  // [num_kv_heads][2 * pairs]
+  std::vector<KUpSegment> k_up;
+  int64_t key_source_floats = 0;  // decoded latents of one latent head and block
+  bool use_amx = false;
+
+  AlignedVector<float>
+      k_up_absorbed;  // kAbsorbed: [num_kv_heads][head_dim][k_dims], times softmax scale x log2(e)
+  AlignedVector<float> v_up;    // latents: [num_kv_heads][v_dims][value_dims]
+  AlignedVector<float> v_bias;  // latents: [num_kv_heads][value_dims]
+  float query_scale = 1.0f;     // softmax_scale x log2(e): scores are exponents of 2
+
+ private:
+  void PrepareRope();
+  void PrepareReconstruct(const AttentionSpec& spec);
+  void PrepareAbsorbed(const AttentionSpec& spec);
+  void PrepareValues(const AttentionSpec& spec);
+};
+
+}  // namespace latentd
