@@ -1,13 +1,16 @@
 #include "engine/checkpoint/checkpoint.h"
 
-#include <sys/stat.h>
-
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/message.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/gguf_config.h"
 #include "engine/checkpoint/gguf_file.h"
+#include "engine/checkpoint/hf_config.h"
+#include "engine/checkpoint/hf_folder.h"
+#include "engine/checkpoint/json.h"
 #include "engine/checkpoint/weight_binder.h"
 #include "engine/model/families.h"
 
@@ -38,8 +41,15 @@ class OpenedCheckpoint : public Checkpoint {
   const std::shared_ptr<const void> storage_;  // the mapped files that weights_ points into
 };
 
+// The status with the path in front, unless the message has it already.
 absl::Status Named(const std::string& path, const absl::Status& status) {
+  if (status.message().find(path) != absl::string_view::npos) return status;
   return absl::Status(status.code(), Message(path, ": ", status.message()));
+}
+
+bool IsFolder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGguf(const std::string& path) {
@@ -57,10 +67,53 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGguf(const std::string& path) {
                                             *std::move(weights), std::move(file));
 }
 
+constexpr size_t kMaxConfigBytes = 16 << 20;
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfFolder(const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::string config_text,
+                   ReadFolderFile(folder, "config.json", kMaxConfigBytes));
+  if (config_text.empty()) {
+    return absl::NotFoundError(Message("there is no config.json, so this is no model"));
+  }
+  ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(config_text, "config.json"));
+  ASSIGN_OR_RETURN(const std::string generation_text,
+                   ReadFolderFile(folder, "generation_config.json", kMaxConfigBytes));
+  nlohmann::json generation;
+  if (!generation_text.empty()) {
+    ASSIGN_OR_RETURN(generation, ParseJson(generation_text, "generation_config.json"));
+  }
+  ASSIGN_OR_RETURN(const Family* family, FamilyOfHfConfig(json));
+  ASSIGN_OR_RETURN(ModelConfig config, ReadHfConfig(json, generation, *family));
+  ASSIGN_OR_RETURN(TokenizerSource tokenizer, ReadHfTokenizer(folder));
+  ASSIGN_OR_RETURN(HfTensors files, OpenHfTensors(folder));
+  ASSIGN_OR_RETURN(BoundWeights weights,
+                   BindWeights(*family, config, TensorFormat::kHuggingFace, files.tensors));
+  const bool has_bias = weights.views.contains("layers.0.q.bias");
+  if (config.qkv_bias && !has_bias) {
+    return absl::InvalidArgumentError(
+        "config.json says \"attention_bias\": true, but layer 0 has no bias of q");
+  }
+  config.qkv_bias = has_bias;
+  config.name = std::filesystem::path(folder + "/.").lexically_normal().parent_path().filename();
+  auto storage =
+      std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(files.storage));
+  return std::make_unique<OpenedCheckpoint>(std::move(config), std::move(tokenizer),
+                                            std::move(weights), std::move(storage));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
-  return OpenGguf(path);
+  if (!IsFolder(path)) return OpenGguf(path);
+  absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenHfFolder(path);
+  if (!opened.ok()) return Named(path, opened.status());
+  return opened;
+}
+
+absl::StatusOr<TokenizerSource> ReadTokenizerSource(const std::string& path) {
+  if (IsFolder(path)) return ReadHfTokenizer(path);
+  ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  return ReadGgufTokenizer(*file);
 }
 
 }  // namespace latentd

@@ -1,0 +1,191 @@
+#include "engine/checkpoint/latents_file.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/json.h"
+#include "engine/checkpoint/safetensors_file.h"
+#include "engine/checkpoint/safetensors_writer.h"
+
+namespace latentd {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kVersion = 1;
+constexpr const char* kMetadataKey = "latentd";
+constexpr int kMaxSegments = 64;
+constexpr int kMaxSegmentDims = 1 << 16;
+
+struct Factor {
+  const char* name;
+  TensorView LatentLayer::*view;
+};
+constexpr Factor kFactors[] = {
+    {"k_down", &LatentLayer::k_down},
+    {"k_up", &LatentLayer::k_up},
+    {"v_down", &LatentLayer::v_down},
+    {"v_up", &LatentLayer::v_up},
+};
+
+std::string FactorName(size_t layer, const char* factor) {
+  return Message("layers.", layer, ".", factor);
+}
+
+Json PlaneToJson(const CachePlane& plane) {
+  Json segments = Json::array();
+  for (const Segment& segment : plane.segments) {
+    segments.push_back(Json::array({segment.dims, Info(segment.codec).name}));
+  }
+  return {{"latent_heads", plane.latent_heads}, {"segments", segments}};
+}
+
+absl::StatusOr<CachePlane> PlaneFromJson(const Json& layer, const char* key,
+                                         const std::string& name, int num_kv_heads) {
+  const auto error = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(Message(name, ".", key, ": ", parts...));
+  };
+  if (!layer.is_object() || !HasField(layer, key)) return error("is missing");
+  const Json& json = layer[key];
+  CachePlane plane{.order = *key == 'k' ? TileOrder::kDimMajor : TileOrder::kTokenMajor};
+  RETURN_IF_ERROR(ReadField(json, "latent_heads", Message(name, ".", key), plane.latent_heads));
+  if (plane.latent_heads < 1 || num_kv_heads % plane.latent_heads != 0) {
+    return error("latent_heads is ", plane.latent_heads, ", it must divide the ", num_kv_heads,
+                 " KV heads of the model");
+  }
+  if (!HasField(json, "segments") || !json["segments"].is_array()) return error("has no segments");
+  const Json& segments = json["segments"];
+  if (segments.empty() || segments.size() > kMaxSegments) {
+    return error("has ", segments.size(), " segments, 1 to ", kMaxSegments, " are allowed");
+  }
+  for (const Json& segment : segments) {
+    if (!segment.is_array() || segment.size() != 2 || !segment[1].is_string()) {
+      return error("a segment must be [dims, codec]");
+    }
+    const std::optional<int64_t> dims = AsCount(segment[0]);
+    if (!dims.has_value() || *dims < 1 || *dims > kMaxSegmentDims || *dims % kTileDims != 0) {
+      return error("a segment has ", segment[0].dump(), " dims, it must have a multiple of ",
+                   kTileDims, " up to ", kMaxSegmentDims);
+    }
+    const std::string& codec_name = segment[1].get_ref<const std::string&>();
+    const std::optional<Codec> codec = ParseCodec(codec_name);
+    if (!codec.has_value()) return error("a segment has the unknown codec \"", codec_name, "\"");
+    plane.segments.push_back({.dims = static_cast<int>(*dims), .codec = *codec});
+  }
+  return plane;
+}
+
+// The shape that a factor has for its plane and the model.
+std::vector<int64_t> FactorShape(const Factor& factor, const LatentLayer& layer,
+                                 const ModelConfig& config) {
+  const CachePlane& plane = *factor.name == 'k' ? layer.cache.k : layer.cache.v;
+  const bool is_down = factor.view == &LatentLayer::k_down || factor.view == &LatentLayer::v_down;
+  if (is_down) return {int64_t{plane.latent_heads} * plane.dims(), config.hidden_dim};
+  return {config.kv_dim(), plane.dims()};
+}
+
+absl::StatusOr<TensorView> FindFactor(const SafetensorsFile& file, const std::string& path,
+                                      const std::string& name, const std::vector<int64_t>& shape) {
+  const auto it = file.tensors.find(name);
+  if (it == file.tensors.end()) {
+    return absl::InvalidArgumentError(Message(path, ": the tensor ", name, " is missing"));
+  }
+  const StoredTensor& stored = it->second;
+  if (stored.dtype != DType::kF32 && stored.dtype != DType::kF16) {
+    return absl::InvalidArgumentError(
+        Message(path, ": tensor ", name, " has type ", stored.type, ", it must be F16 or F32"));
+  }
+  if (stored.shape != shape) {
+    return absl::InvalidArgumentError(Message(path, ": tensor ", name, " has shape ",
+                                              ShapeText(stored.shape), ", the layout wants ",
+                                              ShapeText(shape)));
+  }
+  const size_t alignment = stored.dtype == DType::kF32 ? 4 : 2;
+  if (reinterpret_cast<uintptr_t>(stored.data.data()) % alignment != 0) {
+    return absl::InvalidArgumentError(
+        Message(path, ": tensor ", name, " does not begin at a multiple of ", alignment, " bytes"));
+  }
+  return TensorView{
+      .dtype = *stored.dtype, .rows = shape[0], .cols = shape[1], .data = stored.data.data()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LatentsFile>> LatentsFile::Open(const std::string& path,
+                                                               const Checkpoint& base) {
+  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
+  const auto text = file.metadata.find(kMetadataKey);
+  if (text == file.metadata.end()) {
+    return absl::InvalidArgumentError(
+        Message(path, ": this is no latents file: it has no metadata \"", kMetadataKey, "\""));
+  }
+  const std::string where = Message(path, ": metadata \"", kMetadataKey, "\"");
+  ASSIGN_OR_RETURN(const Json facts, ParseJson(text->second, where));
+  int version = 0;
+  RETURN_IF_ERROR(ReadField(facts, "version", where, version));
+  if (version != kVersion) {
+    return absl::InvalidArgumentError(Message(path, ": latents of version ", version,
+                                              " are not supported, version ", kVersion, " is"));
+  }
+  std::string fingerprint;
+  RETURN_IF_ERROR(ReadField(facts, "fingerprint", where, fingerprint));
+  const std::string base_fingerprint = Fingerprint(base);
+  if (fingerprint != base_fingerprint) {
+    return absl::FailedPreconditionError(Message(path, ": these latents were made for the model ",
+                                                 fingerprint, ", not for ", base.config().name,
+                                                 " with fingerprint ", base_fingerprint));
+  }
+
+  auto latents = std::unique_ptr<LatentsFile>(new LatentsFile());
+  RETURN_IF_ERROR(ReadField(facts, "method", where, latents->method_));
+  const ModelConfig& config = base.config();
+  const size_t num_layers = config.num_layers;
+  const auto layers = facts.find("layers");
+  if (layers == facts.end() || !layers->is_array() || layers->size() != num_layers) {
+    return absl::InvalidArgumentError(Message(where, " describes ",
+                                              layers != facts.end() ? layers->size() : 0,
+                                              " layers, the model has ", num_layers));
+  }
+  for (size_t l = 0; l < num_layers; ++l) {
+    const std::string layer_name = Message(path, ": layers.", l);
+    LatentLayer& layer = latents->layers_.emplace_back();
+    ASSIGN_OR_RETURN(layer.cache.k,
+                     PlaneFromJson((*layers)[l], "k", layer_name, config.num_kv_heads));
+    ASSIGN_OR_RETURN(layer.cache.v,
+                     PlaneFromJson((*layers)[l], "v", layer_name, config.num_kv_heads));
+    for (const Factor& factor : kFactors) {
+      ASSIGN_OR_RETURN(layer.*factor.view, FindFactor(file, path, FactorName(l, factor.name),
+                                                      FactorShape(factor, layer, config)));
+    }
+  }
+  const size_t num_factors = num_layers * std::size(kFactors);
+  if (file.tensors.size() != num_factors) {
+    return absl::InvalidArgumentError(Message(path, ": the file has ", file.tensors.size(),
+                                              " tensors, the factors of ", num_layers,
+                                              " layers are ", num_factors));
+  }
+  latents->storage_ = std::move(file.storage);
+  return latents;
+}
+
+absl::Status WriteLatentsFile(const std::string& path, const LatentsContents& contents) {
+  Json layers = Json::array();
+  std::vector<NamedTensor> tensors;
+  for (size_t l = 0; l < contents.layers.size(); ++l) {
+    const LatentLayer& layer = contents.layers[l];
+    layers.push_back({{"k", PlaneToJson(layer.cache.k)}, {"v", PlaneToJson(layer.cache.v)}});
+    for (const Factor& factor : kFactors) {
+      tensors.push_back({.name = FactorName(l, factor.name), .view = layer.*factor.view});
+    }
+  }
+  const Json facts = {{"version", kVersion},
+                      {"fingerprint", contents.fingerprint},
+                      {"method", contents.method},
+                      {"layers", layers}};
+  return WriteSafetensors(
+      path, tensors, {{kMetadataKey, facts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+}
+
+}  // namespace latentd
