@@ -85,6 +85,7 @@ class Simulation {
 
   Scheduler& scheduler() { return scheduler_; }
   FakeClock& clock() { return clock_; }
+  const prometheus::Registry& registry() const { return registry_; }
   const Batch& last_batch() const { return last_batch_; }
 
  private:
