@@ -108,9 +108,12 @@ inline void MultiplyMatrix(const float* x, int rows, const float* matrix, int co
 // 2^x for x <= 0, relative error 2e-7; 0 below -125. NaN stays NaN.
 HWY_INLINE VF Exp2(VF x) {
   const DF df;
-  const DI di;
-  const VF whole = hn::Round(x);
-  const VF f = hn::Sub(x, whole);
+  // So large that its last bit is worth 1: x is rounded to a whole number n, whose 127 + n stand in
+  // the low bits.
+  const VF rounder = hn::Set(df, 12582912.0f + 127.0f);
+  const VF rounded = hn::Add(x, rounder);
+  const VF f = hn::Sub(x, hn::Sub(rounded, rounder));
+  const VF power = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(DI(), rounded)));
   VF y = hn::Set(df, 1.5403530393e-4f);
   y = hn::MulAdd(y, f, hn::Set(df, 1.3333558146e-3f));
   y = hn::MulAdd(y, f, hn::Set(df, 9.6181291076e-3f));
@@ -118,9 +121,7 @@ HWY_INLINE VF Exp2(VF x) {
   y = hn::MulAdd(y, f, hn::Set(df, 2.4022650696e-1f));
   y = hn::MulAdd(y, f, hn::Set(df, 6.9314718056e-1f));
   y = hn::MulAdd(y, f, hn::Set(df, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, whole));
-  const VF scaled = hn::BitCast(df, hn::Add(hn::BitCast(di, y), exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -125.0f)), scaled);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -125.0f)), hn::Mul(y, power));
 }
 
 HWY_INLINE float Exp2(float x) { return hn::GetLane(Exp2(hn::Set(DF(), x))); }
