@@ -61,11 +61,8 @@ function(latentd_test name)
   endif()
 endfunction()
 
-# latentd_fuzz(NAME SOURCES a_fuzz.cc DEPENDS x): one libFuzzer program in build/fuzz/fuzz, built only by the preset `fuzz`.
+# latentd_fuzz(NAME SOURCES a_fuzz.cc DEPENDS x): one libFuzzer program in build/fuzz/fuzz, for when LATENTD_FUZZ is on (the preset `fuzz`).
 function(latentd_fuzz name)
-  if(NOT LATENTD_FUZZ)
-    return()
-  endif()
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS})
