@@ -131,6 +131,14 @@ void CommandLine::Add(std::string name, double* value, std::string value_name, s
                       FlagRange range) {
   AddFlag(std::move(name), value, std::move(value_name), std::move(help), range);
 }
+void CommandLine::Add(std::string name, std::optional<int64_t>* value, std::string value_name,
+                      std::string help, FlagRange range) {
+  AddFlag(std::move(name), value, std::move(value_name), std::move(help), range);
+}
+void CommandLine::Add(std::string name, std::optional<double>* value, std::string value_name,
+                      std::string help, FlagRange range) {
+  AddFlag(std::move(name), value, std::move(value_name), std::move(help), range);
+}
 void CommandLine::Add(std::string name, bool* value, std::string help) {
   AddFlag(std::move(name), value, "", std::move(help), {});
 }
@@ -149,6 +157,8 @@ void CommandLine::AddFlag(std::string name, Target target, std::string value_nam
     std::string operator()(const int* v) const { return absl::StrCat(*v); }
     std::string operator()(const int64_t* v) const { return absl::StrCat(*v); }
     std::string operator()(const double* v) const { return absl::StrCat(*v); }
+    std::string operator()(const std::optional<int64_t>*) const { return ""; }
+    std::string operator()(const std::optional<double>*) const { return ""; }
     std::string operator()(const bool* v) const { return *v ? "true" : ""; }
     std::string operator()(const std::vector<std::string>*) const { return ""; }
     std::string operator()(const Size& v) const {
@@ -195,6 +205,8 @@ absl::Status CommandLine::Assign(Flag& flag, absl::string_view text) {
       *v = parsed;
       return absl::OkStatus();
     }
+    absl::Status operator()(std::optional<int64_t>* v) const { return (*this)(&v->emplace()); }
+    absl::Status operator()(std::optional<double>* v) const { return (*this)(&v->emplace()); }
     absl::Status operator()(bool* v) const {
       const std::optional<bool> parsed = ParseBool(text);
       if (!parsed) return BadValue(flag.name, text, "true or false");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include <variant>
@@ -57,6 +58,11 @@ class CommandLine {
            FlagRange range = {});
   void Add(std::string name, double* value, std::string value_name, std::string help,
            FlagRange range = {});
+  // Without a default: stays nullopt when the flag is not given.
+  void Add(std::string name, std::optional<int64_t>* value, std::string value_name,
+           std::string help, FlagRange range = {});
+  void Add(std::string name, std::optional<double>* value, std::string value_name, std::string help,
+           FlagRange range = {});
   void Add(std::string name, bool* value, std::string help);
   // May be given many times; each adds one value.
   void Add(std::string name, std::vector<std::string>* value, std::string value_name,
@@ -87,8 +93,8 @@ class CommandLine {
   struct Size {
     int64_t* bytes;
   };
-  using Target =
-      std::variant<std::string*, int*, int64_t*, double*, bool*, std::vector<std::string>*, Size>;
+  using Target = std::variant<std::string*, int*, int64_t*, double*, std::optional<int64_t>*,
+                              std::optional<double>*, bool*, std::vector<std::string>*, Size>;
   struct Flag {
     std::string name;
     Target target;

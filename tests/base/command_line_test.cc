@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -20,6 +21,8 @@ struct Options {
   int64_t bytes = int64_t{1} << 30;
   double rate = 0.5;
   bool json = false;
+  std::optional<double> temperature;
+  std::optional<int64_t> seed;
 };
 
 CommandLine MakeFlags(Options* o, std::string positional = "") {
@@ -32,6 +35,8 @@ CommandLine MakeFlags(Options* o, std::string positional = "") {
   flags.Add("count", &o->count, "N", "how many", {.min = 1, .max = 10});
   flags.AddBytes("cache-bytes", &o->bytes, "cache size", {.min = 1});
   flags.Add("rate", &o->rate, "R", "requests per second", {.min = 0});
+  flags.Add("temperature", &o->temperature, "T", "heat", {.min = 0});
+  flags.Add("seed", &o->seed, "N", "of the draws");
   flags.Add("json", &o->json, "print JSON");
   return flags;
 }
@@ -53,6 +58,10 @@ TEST(CommandLineTest, ReadsEveryKindOfValueInBothSpellings) {
   EXPECT_TRUE(o.json);
   EXPECT_THAT(flags.positional(), ElementsAre("in.txt", "--count"));
   EXPECT_TRUE(flags.IsSet("rate"));
+  EXPECT_FALSE(o.temperature.has_value());
+  ASSERT_TRUE(flags.Parse({"--temperature=0", "--seed", "9"}).ok());
+  EXPECT_EQ(o.temperature, 0.0);
+  EXPECT_EQ(o.seed, 9);
 }
 
 TEST(CommandLineTest, NegativeNumbersAreValuesAndNoTurnsABoolOff) {
@@ -119,6 +128,7 @@ TEST(CommandLineTest, HelpShowsEveryFlagItsDefaultAndTheExample) {
   EXPECT_THAT(help, HasSubstr("--cache-bytes SIZE"));
   EXPECT_THAT(help, HasSubstr("how many (default 3)"));
   EXPECT_THAT(help, HasSubstr("(default 1.00 GiB)"));
+  EXPECT_THAT(help, HasSubstr("heat\n"));
   EXPECT_THAT(help, HasSubstr("example:\n  tool --count 2\n"));
 }
 
