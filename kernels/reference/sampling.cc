@@ -64,14 +64,11 @@ int32_t Draw(const SampleRow& row, const std::vector<double>& logits) {
   std::sort(kept.begin(), kept.end());
   const double u = RandomUniform(row.seed, static_cast<uint64_t>(row.position)) * sum();
   double running = 0;
-  int32_t last = kept[0];
   for (const int32_t id : kept) {
-    if (weights[id] == 0.0) continue;
-    last = id;
     running += weights[id];
-    if (running > u) break;
+    if (running > u) return id;
   }
-  return last;
+  return kept.back();
 }
 
 }  // namespace

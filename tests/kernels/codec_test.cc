@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hwy/targets.h"
 #include "kernels/dtype.h"
 #include "tests/testing/random_values.h"
 
@@ -123,19 +124,44 @@ Encoded SymmetricDefinition(int bits, const std::vector<float>& row) {
   return encoded;
 }
 
+// A row of Gaussian values, every third one with an outlier, for which the absmax start matters.
+std::vector<float> TestRow(int dims, uint64_t seed) {
+  std::vector<float> row =
+      GaussianValues(dims, seed, std::ldexp(1.0f, static_cast<int>(seed) * 2 - 20));
+  if (seed % 3 == 0) row[seed % dims] *= 50.0f;
+  return row;
+}
+
 TEST(Codec, SymmetricRowsAreTheDefinitionsBitForBit) {
   for (const Codec codec : kSymmetric) {
     for (const int dims : {16, 32, 48, 64, 80, 128, 576, 4096}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
-        const float deviation = std::ldexp(1.0f, static_cast<int>(seed) * 2 - 20);
-        std::vector<float> row = GaussianValues(dims, seed, deviation);
-        if (seed % 3 == 0) row[seed % dims] *= 50.0f;  // an outlier: the absmax start matters
+        const std::vector<float> row = TestRow(dims, seed);
         const Encoded got = Encode(codec, row), want = SymmetricDefinition(Info(codec).bits, row);
         ASSERT_EQ(got.scale.scale, want.scale.scale)
             << Info(codec).name << " " << dims << " " << seed;
         ASSERT_EQ(got.codes, want.codes) << Info(codec).name << " " << dims << " " << seed;
         ASSERT_EQ(got.scale.zero, 0);
       }
+    }
+  }
+}
+
+TEST(Codec, EveryInstructionSetGivesTheSameCodes) {
+  const int64_t supported = hwy::SupportedTargets();
+  for (const Codec codec : kScaled) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const std::vector<float> row = TestRow(80, seed);
+      const Encoded want = Encode(codec, row);
+      for (int64_t targets = supported & HWY_TARGETS; targets != 0; targets &= targets - 1) {
+        hwy::GetChosenTarget().Update(targets & -targets);
+        const Encoded got = Encode(codec, row);
+        const char* target = hwy::TargetName(targets & -targets);
+        EXPECT_EQ(got.scale.scale, want.scale.scale) << Info(codec).name << " " << target;
+        EXPECT_EQ(got.scale.zero, want.scale.zero) << Info(codec).name << " " << target;
+        EXPECT_EQ(got.codes, want.codes) << Info(codec).name << " " << target;
+      }
+      hwy::GetChosenTarget().Update(supported);
     }
   }
 }

@@ -234,8 +234,8 @@ TEST_F(ReferenceAttentionTest, CodedIsBruteForceOnDecodedRows) {
 }
 
 TEST_F(ReferenceAttentionTest, AbsorbedAtFullRankIsFull) {
-  const Shape shape{.num_heads = 4, .num_kv_heads = 2, .head_dim = 32};
-  for (const int latent_heads : {1, 2}) {
+  const Shape shape{.num_heads = 8, .num_kv_heads = 4, .head_dim = 16};
+  for (const int latent_heads : {1, 2, 4}) {
     Inputs in(shape, NumTokens());
     const Factors k = Factorise(in.k, shape.kv_width(), latent_heads, 10);
     const Factors v = Factorise(in.v, shape.kv_width(), latent_heads, 20);
@@ -253,9 +253,9 @@ TEST_F(ReferenceAttentionTest, AbsorbedAtFullRankIsFull) {
 }
 
 TEST_F(ReferenceAttentionTest, ReconstructedAtFullRankIsFull) {
-  const Shape shape{.num_heads = 4, .num_kv_heads = 2, .head_dim = 32};
-  for (const int latent_heads : {1, 2}) {
-    for (const int pairs : {16, 5}) {
+  const Shape shape{.num_heads = 8, .num_kv_heads = 4, .head_dim = 16};
+  for (const int latent_heads : {1, 2, 4}) {
+    for (const int pairs : {8, 3}) {
       const RopeTable table = MakeTable(pairs, 130);
       Inputs in(shape, NumTokens());
       const Factors k = Factorise(in.k, shape.kv_width(), latent_heads, 10);
@@ -339,18 +339,17 @@ TEST_F(ReferenceAttentionTest, BatchedIsAlone) {
   }
 }
 
-// Two tokens of one sequence may come with rows wider than what is stored: the strides are
-// honoured.
+// Rows may lie further apart than what is stored of them.
 TEST_F(ReferenceAttentionTest, AppendHonoursStrides) {
   const Shape shape;
   const AttentionSpec spec = FullSpec(shape);
   const auto plan = Prepare(spec);
   const Inputs in(shape, 2);
-  const int64_t width = shape.kv_width(), stride = 2 * width + 3;
-  std::vector<float> fused(2 * stride, NAN);  // k and v of a token side by side
+  const int64_t width = shape.kv_width(), k_stride = 2 * width, v_stride = width + 3;
+  std::vector<float> k(2 * k_stride, NAN), v(2 * v_stride, NAN);
   for (int t = 0; t < 2; ++t) {
-    std::copy_n(in.k.begin() + t * width, width, fused.begin() + t * stride);
-    std::copy_n(in.v.begin() + t * width, width, fused.begin() + t * stride + width);
+    std::copy_n(in.k.begin() + t * width, width, k.begin() + t * k_stride);
+    std::copy_n(in.v.begin() + t * width, width, v.begin() + t * v_stride);
   }
   PagedCache plain(spec.cache, {2}), strided(spec.cache, {2});
   const PagedStep step = plain.WholeStep();
@@ -362,10 +361,10 @@ TEST_F(ReferenceAttentionTest, AppendHonoursStrides) {
                      .v_stride = width});
   ops_->AppendCache({.plan = plan.get(),
                      .cache = strided.View(step),
-                     .k = fused.data(),
-                     .k_stride = stride,
-                     .v = fused.data() + width,
-                     .v_stride = stride});
+                     .k = k.data(),
+                     .k_stride = k_stride,
+                     .v = v.data(),
+                     .v_stride = v_stride});
   EXPECT_EQ(strided.bytes(), plain.bytes());
 }
 

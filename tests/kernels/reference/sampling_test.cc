@@ -82,6 +82,7 @@ TEST(Sampling, TopKKeepsTheLikeliest) {
   EXPECT_EQ(Drawn(kLogits, {.top_k = 99}).size(), 5u);
   EXPECT_EQ(Drawn({2, 2, 2, 2}, {.top_k = 2}), std::set<int32_t>({0, 1}))
       << "the smallest ids among equals";
+  EXPECT_EQ(Drawn(std::vector<float>(200, 1.0f), {.top_k = 3}), std::set<int32_t>({0, 1, 2}));
 }
 
 TEST(Sampling, TopPKeepsTheShortestPrefix) {
