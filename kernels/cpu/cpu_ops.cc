@@ -30,7 +30,7 @@ CpuOps::CpuOps(int num_threads)
     : name_(absl::StrCat("cpu (", TargetName(), ")")), pool_(num_threads), scratch_(num_threads) {}
 
 absl::StatusOr<std::unique_ptr<Weight>> CpuOps::PrepareWeight(const TensorView& view) {
-  return PackedWeight::Create(view, pool_);
+  return PackedWeight::Create(view, weight_memory_, pool_);
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPlan>> CpuOps::PrepareAttention(const AttentionSpec& spec) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/ops.h"
 
 namespace latentd {
@@ -35,6 +36,7 @@ class CpuOps final : public Ops {
   const std::string name_;
   ThreadPool pool_;
   Scratch scratch_;
+  WeightMemory weight_memory_;
 };
 
 }  // namespace latentd

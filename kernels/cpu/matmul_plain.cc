@@ -31,9 +31,10 @@ HWY_INLINE VF LoadValues(const hwy::bfloat16_t* p) {
   return hn::PromoteTo(DF(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, DF>(), p));
 }
 
-// out[kRows][16] of kRows input rows.
+// 16 values of each of kRows input rows.
 template <typename T, int kRows>
-HWY_NOINLINE void Tile(const T* panel, int64_t k, const float* in, float* HWY_RESTRICT out) {
+HWY_NOINLINE void Tile(const T* panel, int64_t k, const float* in, float* HWY_RESTRICT out,
+                       int64_t out_stride) {
   const DF df;
   for (int lane = 0; lane < kPanelRows; lane += kLanes) {
     VF acc[kRows][kChains];
@@ -61,32 +62,33 @@ HWY_NOINLINE void Tile(const T* panel, int64_t k, const float* in, float* HWY_RE
     }
     for (int r = 0; r < kRows; ++r) {
       const VF sum = hn::Add(hn::Add(acc[r][0], acc[r][1]), hn::Add(acc[r][2], acc[r][3]));
-      hn::StoreU(sum, df, out + r * kPanelRows + lane);
+      hn::StoreU(sum, df, out + r * out_stride + lane);
     }
   }
 }
 
 template <typename T>
-void Panel(const uint8_t* data, int64_t k, const float* in, int64_t rows, float* out) {
+void Panel(const uint8_t* data, int64_t k, const float* in, int64_t rows, float* out,
+           int64_t out_stride) {
   const T* panel = reinterpret_cast<const T*>(data);
   for (; rows >= kMaxRows; rows -= kMaxRows) {
-    Tile<T, kMaxRows>(panel, k, in, out);
+    Tile<T, kMaxRows>(panel, k, in, out, out_stride);
     in += kMaxRows * k;
-    out += kMaxRows * kPanelRows;
+    out += kMaxRows * out_stride;
   }
   for (; rows > 0; --rows) {
-    Tile<T, 1>(panel, k, in, out);
+    Tile<T, 1>(panel, k, in, out, out_stride);
     in += k;
-    out += kPanelRows;
+    out += out_stride;
   }
 }
 
 void PlainPanelOf(DType dtype, const uint8_t* panel, int64_t k, const float* in, int64_t rows,
-                  float* out) {
-  if (dtype == DType::kF32) return Panel<float>(panel, k, in, rows, out);
-  if (dtype == DType::kF16) return Panel<hwy::float16_t>(panel, k, in, rows, out);
+                  float* out, int64_t out_stride) {
+  if (dtype == DType::kF32) return Panel<float>(panel, k, in, rows, out, out_stride);
+  if (dtype == DType::kF16) return Panel<hwy::float16_t>(panel, k, in, rows, out, out_stride);
   LATENTD_CHECK(dtype == DType::kBF16);
-  Panel<hwy::bfloat16_t>(panel, k, in, rows, out);
+  Panel<hwy::bfloat16_t>(panel, k, in, rows, out, out_stride);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -99,9 +101,9 @@ namespace latentd {
 HWY_EXPORT(PlainPanelOf);
 
 void PlainPanel(const PackedWeight& weight, int64_t panel, const float* in, int64_t rows,
-                float* out) {
+                float* out, int64_t out_stride) {
   HWY_DYNAMIC_DISPATCH(PlainPanelOf)
-  (weight.dtype(), weight.panel(panel), weight.cols(), in, rows, out);
+  (weight.dtype(), weight.panel(panel), weight.cols(), in, rows, out, out_stride);
 }
 
 }  // namespace latentd

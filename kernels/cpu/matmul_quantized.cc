@@ -181,10 +181,10 @@ HWY_INLINE VF AddBlock(VF acc, const VU8* codes, const ScaleReader<Format>& scal
   return acc;
 }
 
-// out[kRows][16] of kRows input rows.
+// 16 values of each of kRows input rows.
 template <class Format, int kRows>
 HWY_NOINLINE void Tile(const uint8_t* panel, const PanelLayout& layout, const ActivationBlock* in,
-                       float* HWY_RESTRICT out) {
+                       float* HWY_RESTRICT out, int64_t out_stride) {
   const DF df;
   const int64_t blocks = layout.blocks;
   for (int lane = 0; lane < kPanelRows; lane += kLanes) {
@@ -201,45 +201,49 @@ HWY_NOINLINE void Tile(const uint8_t* panel, const PanelLayout& layout, const Ac
       }
       codes_of_block += layout.code_bytes;
     }
-    for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], df, out + r * kPanelRows + lane);
+    for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], df, out + r * out_stride + lane);
   }
 }
 
 template <class Format>
 void Panel(const uint8_t* panel, const PanelLayout& layout, const ActivationBlock* in, int64_t rows,
-           float* out) {
+           float* out, int64_t out_stride) {
   const auto advance = [&](int count) {
     in += count * layout.blocks;
-    out += count * kPanelRows;
+    out += count * out_stride;
     rows -= count;
   };
-  for (; rows >= kMaxRows; advance(kMaxRows)) Tile<Format, kMaxRows>(panel, layout, in, out);
+  for (; rows >= kMaxRows; advance(kMaxRows))
+    Tile<Format, kMaxRows>(panel, layout, in, out, out_stride);
   if constexpr (kMaxRows > 4) {
-    for (; rows >= 4; advance(4)) Tile<Format, 4>(panel, layout, in, out);
-    for (; rows >= 2; advance(2)) Tile<Format, 2>(panel, layout, in, out);
+    for (; rows >= 4; advance(4)) Tile<Format, 4>(panel, layout, in, out, out_stride);
+    for (; rows >= 2; advance(2)) Tile<Format, 2>(panel, layout, in, out, out_stride);
   }
-  for (; rows >= 1; advance(1)) Tile<Format, 1>(panel, layout, in, out);
+  for (; rows >= 1; advance(1)) Tile<Format, 1>(panel, layout, in, out, out_stride);
 }
 
 void PanelOf(DType dtype, const uint8_t* panel, const PanelLayout& layout,
-             const ActivationBlock* in, int64_t rows, float* out) {
+             const ActivationBlock* in, int64_t rows, float* out, int64_t out_stride) {
   switch (dtype) {
     case DType::kQ4_0:
-      return Panel<CodeFormat<4, ScaleForm::kZero>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<4, ScaleForm::kZero>>(panel, layout, in, rows, out, out_stride);
     case DType::kQ4_1:
-      return Panel<CodeFormat<4, ScaleForm::kMinimum>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<4, ScaleForm::kMinimum>>(panel, layout, in, rows, out, out_stride);
     case DType::kQ5_0:
-      return Panel<CodeFormat<5, ScaleForm::kZero>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<5, ScaleForm::kZero>>(panel, layout, in, rows, out, out_stride);
     case DType::kQ5_1:
-      return Panel<CodeFormat<5, ScaleForm::kMinimum>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<5, ScaleForm::kMinimum>>(panel, layout, in, rows, out, out_stride);
     case DType::kQ8_0:
-      return Panel<CodeFormat<8, ScaleForm::kZero>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<8, ScaleForm::kZero>>(panel, layout, in, rows, out, out_stride);
     case DType::kQ4_K:
-      return Panel<CodeFormat<4, ScaleForm::kSuperMinimum>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<4, ScaleForm::kSuperMinimum>>(panel, layout, in, rows, out,
+                                                            out_stride);
     case DType::kQ5_K:
-      return Panel<CodeFormat<5, ScaleForm::kSuperMinimum>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<5, ScaleForm::kSuperMinimum>>(panel, layout, in, rows, out,
+                                                            out_stride);
     case DType::kQ6_K:
-      return Panel<CodeFormat<6, ScaleForm::kSuperSigned>>(panel, layout, in, rows, out);
+      return Panel<CodeFormat<6, ScaleForm::kSuperSigned>>(panel, layout, in, rows, out,
+                                                           out_stride);
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
@@ -258,9 +262,9 @@ namespace latentd {
 HWY_EXPORT(PanelOf);
 
 void QuantizedPanel(const PackedWeight& weight, int64_t panel, const ActivationBlock* in,
-                    int64_t rows, float* out) {
+                    int64_t rows, float* out, int64_t out_stride) {
   HWY_DYNAMIC_DISPATCH(PanelOf)
-  (weight.dtype(), weight.panel(panel), weight.layout(), in, rows, out);
+  (weight.dtype(), weight.panel(panel), weight.layout(), in, rows, out, out_stride);
 }
 
 }  // namespace latentd

@@ -1,12 +1,11 @@
 #include "kernels/cpu/packed_weight.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace latentd {
 namespace {
@@ -257,6 +256,7 @@ PanelLayout LayoutOf(DType dtype, int64_t cols) {
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeight>> PackedWeight::Create(const TensorView& view,
+                                                                   WeightMemory& memory,
                                                                    ThreadPool& pool) {
   const int block_size = Info(view.dtype).block_size;
   if (view.rows <= 0 || view.cols <= 0 || view.cols % block_size != 0) {
@@ -267,21 +267,10 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackedWeight::Create(const TensorV
   }
   const PanelLayout layout = LayoutOf(view.dtype, view.cols);
   const int64_t panels = (view.rows + kPanelRows - 1) / kPanelRows;
-  constexpr size_t kHugePage = size_t{2} << 20;
-  size_t bytes = static_cast<size_t>(panels * layout.panel_bytes);
-  if (bytes >= kHugePage) bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "no memory for a weight of %d x %d values: %d bytes", view.rows, view.cols, bytes));
-  }
-  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: nothing depends on it but speed
-
-  uint8_t* data = static_cast<uint8_t*>(memory);
-  std::unique_ptr<PackedWeight> weight(new PackedWeight(view, layout, data, bytes));
+  ASSIGN_OR_RETURN(std::shared_ptr<uint8_t[]> data, memory.Allocate(panels * layout.panel_bytes));
   pool.ParallelFor(panels, pool.Grain(panels), [&](int64_t begin, int64_t end, int) {
     for (int64_t p = begin; p < end; ++p) {
-      uint8_t* panel = data + p * layout.panel_bytes;
+      uint8_t* panel = data.get() + p * layout.panel_bytes;
       if (IsQuantized(view.dtype)) {
         PackQuantizedPanel(view, layout, p * kPanelRows, panel);
       } else {
@@ -289,9 +278,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackedWeight::Create(const TensorV
       }
     }
   });
-  return weight;
+  return std::unique_ptr<PackedWeight>(new PackedWeight(view, layout, std::move(data)));
 }
-
-PackedWeight::~PackedWeight() { munmap(data_, mapped_bytes_); }
 
 }  // namespace latentd

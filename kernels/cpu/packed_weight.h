@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/weight_memory.h"
 #include "kernels/ops.h"
 
 namespace latentd {
@@ -54,28 +56,27 @@ PanelLayout LayoutOf(DType dtype, int64_t cols);
 inline constexpr int kSuperScaleBytes = 2 * 32 + kSuperBlocks * 32;  // Q4_K, Q5_K
 inline constexpr int kSuperScaleBytesQ6 = 32 + kSuperBlocks * 32;    // Q6_K
 
-// The packed copy of a weight, in huge pages where the system gives them. Immutable, so any thread
+// The packed copy of a weight. Immutable, so any thread
 // may read it.
 class PackedWeight final : public Weight {
  public:
   // INVALID_ARGUMENT for an empty matrix or cols that are no multiple of the type's block. Works on
   // the pool's threads.
   static absl::StatusOr<std::unique_ptr<PackedWeight>> Create(const TensorView& view,
+                                                              WeightMemory& memory,
                                                               ThreadPool& pool);
-  ~PackedWeight() override;
 
   int64_t bytes() const override { return panels() * layout_.panel_bytes; }
   int64_t panels() const { return (rows() + kPanelRows - 1) / kPanelRows; }
   const PanelLayout& layout() const { return layout_; }
-  const uint8_t* panel(int64_t p) const { return data_ + p * layout_.panel_bytes; }
+  const uint8_t* panel(int64_t p) const { return data_.get() + p * layout_.panel_bytes; }
 
  private:
-  PackedWeight(const TensorView& view, PanelLayout layout, uint8_t* data, size_t mapped_bytes)
-      : Weight(view), layout_(layout), data_(data), mapped_bytes_(mapped_bytes) {}
+  PackedWeight(const TensorView& view, PanelLayout layout, std::shared_ptr<const uint8_t[]> data)
+      : Weight(view), layout_(layout), data_(std::move(data)) {}
 
   const PanelLayout layout_;
-  uint8_t* const data_;
-  const size_t mapped_bytes_;
+  const std::shared_ptr<const uint8_t[]> data_;
 };
 
 }  // namespace latentd

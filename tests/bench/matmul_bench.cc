@@ -14,8 +14,6 @@
 namespace latentd {
 namespace {
 
-constexpr int kThreads = 2;
-
 // Products that share an input, as a layer has them.
 struct Group {
   int64_t k;
@@ -27,14 +25,14 @@ const Group kQkv{576, {576, 192, 192}}, kOut{576, {576}}, kGateUp{576, {1536, 15
 // Weights of `groups` for `layers` layers, and a step through all of them.
 class Stack {
  public:
-  Stack(DType dtype, const std::vector<Group>& groups, int layers)
-      : pool_(kThreads), scratch_(kThreads) {
+  Stack(DType dtype, const std::vector<Group>& groups, int layers, int threads)
+      : pool_(threads), scratch_(threads) {
     for (int layer = 0; layer < layers; ++layer) {
       for (const Group& group : groups) {
         Call call{.k = group.k};
         for (int64_t n : group.n) {
           const RandomWeight stored(dtype, n, group.k, n);
-          call.weights.push_back(*PackedWeight::Create(stored.view(), pool_));
+          call.weights.push_back(*PackedWeight::Create(stored.view(), memory_, pool_));
           bytes_ += call.weights.back()->bytes();
           products_ += n * group.k;
           widest_ = std::max(widest_, n);
@@ -67,6 +65,7 @@ class Stack {
   };
   ThreadPool pool_;
   Scratch scratch_;
+  WeightMemory memory_;
   std::vector<Call> calls_;
   std::vector<float> in_, out_;
   int64_t bytes_ = 0, products_ = 0, widest_ = 0;
@@ -85,30 +84,38 @@ void Run(benchmark::State& state, Stack& stack) {
 
 // All layers of the model: what a step spends on them.
 void BM_Layers(benchmark::State& state) {
-  Stack stack(static_cast<DType>(state.range(1)), {kQkv, kOut, kGateUp, kDown}, 30);
+  Stack stack(static_cast<DType>(state.range(1)), {kQkv, kOut, kGateUp, kDown}, 30,
+              static_cast<int>(state.range(2)));
   Run(state, stack);
 }
 void BM_Head(benchmark::State& state) {
-  Stack stack(static_cast<DType>(state.range(1)), {kHead}, 1);
+  Stack stack(static_cast<DType>(state.range(1)), {kHead}, 1, static_cast<int>(state.range(2)));
   Run(state, stack);
 }
 
-void LayerArgs(benchmark::internal::Benchmark* b) {
-  for (int rows : {1, 8, 128, 512}) b->Args({rows, static_cast<int>(DType::kQ4_1)});
-  for (DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ5_1, DType::kQ8_0}) {
-    for (int rows : {1, 128}) b->Args({rows, static_cast<int>(dtype)});
+void Arguments(benchmark::internal::Benchmark* b) {
+  const auto add = [b](int rows, DType dtype, int threads) {
+    b->Args({rows, static_cast<int>(dtype), threads});
+  };
+  for (int threads : {1, 2}) {
+    for (int rows : {1, 8, 128, 512}) add(rows, DType::kQ4_1, threads);
   }
+  for (DType dtype : {DType::kF16, DType::kQ4_0, DType::kQ5_1, DType::kQ8_0}) {
+    for (int rows : {1, 128}) add(rows, dtype, 2);
+  }
+  b->UseRealTime()->MeasureProcessCPUTime()->Unit(benchmark::kMicrosecond);
 }
-BENCHMARK(BM_Layers)->Apply(LayerArgs)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Layers)->Apply(Arguments);
 BENCHMARK(BM_Head)
-    ->Args({1, static_cast<int>(DType::kQ8_0)})
-    ->Args({8, static_cast<int>(DType::kQ8_0)})
+    ->Args({1, static_cast<int>(DType::kQ8_0), 1})
+    ->Args({1, static_cast<int>(DType::kQ8_0), 2})
     ->UseRealTime()
+    ->MeasureProcessCPUTime()
     ->Unit(benchmark::kMicrosecond);
 
 void BM_Region(benchmark::State& state) {
-  ThreadPool pool(kThreads);
-  for (auto _ : state) pool.ParallelFor(kThreads, 1, [](int64_t, int64_t, int) {});
+  ThreadPool pool(2);
+  for (auto _ : state) pool.ParallelFor(2, 1, [](int64_t, int64_t, int) {});
 }
 BENCHMARK(BM_Region)->UseRealTime();
 

@@ -17,7 +17,8 @@ namespace {
 
 std::unique_ptr<Weight> Pack(const RandomWeight& weight) {
   ThreadPool pool(1);
-  auto packed = PackedWeight::Create(weight.view(), pool);
+  WeightMemory memory;
+  auto packed = PackedWeight::Create(weight.view(), memory, pool);
   EXPECT_TRUE(packed.ok()) << packed.status();
   return *std::move(packed);
 }
@@ -124,7 +125,8 @@ TEST(CpuMatmul, ExtremeCodes) {
         }
         ThreadPool pool(1);
         Scratch scratch(1);
-        const auto weight = PackedWeight::Create(view, pool);
+        WeightMemory memory;
+        const auto weight = PackedWeight::Create(view, memory, pool);
         ASSERT_TRUE(weight.ok());
         for (float sign : {1.0f, -1.0f}) {
           const std::vector<float> in(k, 127.0f * sign);  // code 127 with a scale of 1

@@ -12,9 +12,10 @@ using ::testing::HasSubstr;
 // Weights stay quantised: their memory is that of the file, but for the padding of panels.
 TEST(PackedWeight, TakesTheBytesOfTheFile) {
   ThreadPool pool(2);
+  WeightMemory memory;
   for (DType dtype : kAllDTypes) {
     const RandomWeight weight(dtype, 64, 512, 1);
-    const auto packed = PackedWeight::Create(weight.view(), pool);
+    const auto packed = PackedWeight::Create(weight.view(), memory, pool);
     ASSERT_TRUE(packed.ok()) << packed.status();
     const auto stored = static_cast<double>(weight.view().bytes());
     EXPECT_GE((*packed)->bytes(), stored) << Info(dtype).name;
@@ -25,8 +26,9 @@ TEST(PackedWeight, TakesTheBytesOfTheFile) {
 
 TEST(PackedWeight, RowsArePaddedToPanels) {
   ThreadPool pool(1);
+  WeightMemory memory;
   const RandomWeight weight(DType::kQ4_1, 17, 32, 1);
-  const auto packed = PackedWeight::Create(weight.view(), pool);
+  const auto packed = PackedWeight::Create(weight.view(), memory, pool);
   ASSERT_TRUE(packed.ok());
   EXPECT_EQ((*packed)->rows(), 17);
   EXPECT_EQ((*packed)->cols(), 32);
@@ -36,13 +38,14 @@ TEST(PackedWeight, RowsArePaddedToPanels) {
 
 TEST(PackedWeight, RefusesColumnsThatAreNoWholeBlocks) {
   ThreadPool pool(1);
+  WeightMemory memory;
   const TensorView view{.dtype = DType::kQ4_K, .rows = 2, .cols = 128};
-  const auto packed = PackedWeight::Create(view, pool);
+  const auto packed = PackedWeight::Create(view, memory, pool);
   ASSERT_EQ(packed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(packed.status().message(), HasSubstr("128"));
   EXPECT_THAT(packed.status().message(), HasSubstr("256"));
   const TensorView empty{.dtype = DType::kF32, .rows = 0, .cols = 4};
-  EXPECT_FALSE(PackedWeight::Create(empty, pool).ok());
+  EXPECT_FALSE(PackedWeight::Create(empty, memory, pool).ok());
 }
 
 }  // namespace
