@@ -208,9 +208,13 @@ class ItemPass {
     }
   }
 
+  const uint8_t* Block(int token) const {
+    return p_.cache.layer + int64_t{blocks_[token / kBlockTokens]} * p_.cache.block_bytes;
+  }
+
   void AttendBlock(int start) {
-    const uint8_t* block =
-        p_.cache.layer + int64_t{blocks_[start / kBlockTokens]} * p_.cache.block_bytes;
+    const uint8_t* block = Block(start);
+    ahead_ = start + kBlockTokens < end_ ? Block(start + kBlockTokens) - block : 0;
     const int first_query = std::max(0, start - position_) * plan_.q_per_kv;
     if (plan_.pairs > 0) PrepareStartAngles(start);
     for (int h = 0; h < plan_.unit; ++h) {
@@ -237,14 +241,22 @@ class ItemPass {
   void PrepareKeys(const uint8_t* block, int h) {
     const uint8_t* head = block + (first_kv_head_ + h) / plan_.kv_per_k * k_head_bytes_;
     if (plan_.pairs > 0) {
+      FetchHead(head, k_head_bytes_);
       DecodeKeySources(plan_, head, m_.key_sources);
       keys_ = {.fp32 = m_.keys};
       return;
     }
     keys_ = DirectTile(k_plane(), head, plan_.kv_per_k * queries());
     if (keys_.fp32 != nullptr || keys_.fp16 != nullptr) return;
+    FetchHead(head, k_head_bytes_);
     ForSegments(k_plane(), head, m_.keys, DecodeKeys);
     keys_ = {.fp32 = m_.keys};
+  }
+
+  // Fetches a latent head's bytes of the next block, which are few beside the work on this one.
+  void FetchHead(const uint8_t* head, int64_t bytes) const {
+    constexpr int64_t kLine = 64;
+    for (int64_t i = 0; ahead_ != 0 && i < bytes; i += kLine) hwy::Prefetch(head + ahead_ + i);
   }
 
   void PrepareValues(const uint8_t* block, int h, int tokens) {
@@ -252,6 +264,7 @@ class ItemPass {
         block + v_plane_offset_ + (first_kv_head_ + h) / plan_.kv_per_v * v_head_bytes_;
     values_ = DirectTile(v_plane(), head, plan_.kv_per_v * queries());
     if (values_.fp32 != nullptr || values_.fp16 != nullptr) return;
+    FetchHead(head, v_head_bytes_);
     ForSegments(v_plane(), head, m_.values,
                 [tokens](const Segment& segment, const uint8_t* from, float* out)
                     HWY_ATTR { DecodeValues(segment, from, tokens, out); });
@@ -268,9 +281,9 @@ class ItemPass {
     }
     const int64_t stride = plan_.query_dims;
     if (keys_.fp16 != nullptr) {
-      MultiplyRows(q, stride, count, keys_.fp16, plan_.query_dims, false, m_.scores);
+      MultiplyRows(q, stride, count, keys_.fp16, plan_.query_dims, false, ahead_, m_.scores);
     } else {
-      MultiplyRows(q, stride, count, keys_.fp32, plan_.query_dims, false, m_.scores);
+      MultiplyRows(q, stride, count, keys_.fp32, plan_.query_dims, false, ahead_, m_.scores);
     }
     int tokens[kGroupQueries];
     float decay[kGroupQueries];
@@ -282,9 +295,9 @@ class ItemPass {
     }
     float* sums = m_.sums + index * plan_.v_dims;
     if (values_.fp16 != nullptr) {
-      AddValues(m_.scores, decay, tokens, count, values_.fp16, plan_.v_dims, sums);
+      AddValues(m_.scores, decay, tokens, count, values_.fp16, plan_.v_dims, ahead_, sums);
     } else {
-      AddValues(m_.scores, decay, tokens, count, values_.fp32, plan_.v_dims, sums);
+      AddValues(m_.scores, decay, tokens, count, values_.fp32, plan_.v_dims, ahead_, sums);
     }
   }
 
@@ -357,6 +370,7 @@ class ItemPass {
   const int64_t v_head_bytes_ = plan_.spec().cache.v.head_bytes();
   const int64_t v_plane_offset_ = plan_.spec().cache.k.plane_bytes();
 
+  int64_t ahead_ = 0;  // bytes from the current block to the next, 0 after the last
   TileView keys_;
   TileView values_;
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cache_tile-inl.h"
 
@@ -33,12 +34,23 @@ inline int RowsInPass(int rows) {
   return HWY_MIN(HWY_MIN(3, rows), kMaxRows);
 }
 
+// While a tile of 16-bit values is read, the one that comes next is fetched: blocks lie anywhere in
+// memory, where the processor does not foresee them. `ahead` is the distance in bytes. fp32 tiles
+// lie in a cache already.
+HWY_INLINE void FetchAhead(const float*, int, int64_t) {}
+HWY_INLINE void FetchAhead(const hwy::float16_t* now, int values, int64_t ahead) {
+  constexpr int kLineValues = 32;
+  const auto* line =
+      reinterpret_cast<const hwy::float16_t*>(reinterpret_cast<const uint8_t*>(now) + ahead);
+  for (int i = 0; i < values; i += kLineValues) hwy::Prefetch(line + i);
+}
+
 // ---- out[i][t] (+)= sum over d of a[i][d] * tile[d][t]
 // --------------------------------------------------------------
 
 template <int kRows, typename T>
 HWY_INLINE void MultiplyPass(const float* a, int64_t a_stride, const T* tile, int dims,
-                             bool accumulate, float* out) {
+                             bool accumulate, int64_t ahead, float* out) {
   constexpr int kVectors = 4;
   const DF df;
   for (int first = 0; first < kBlockTokens; first += kVectors * kLanes) {
@@ -50,6 +62,7 @@ HWY_INLINE void MultiplyPass(const float* a, int64_t a_stride, const T* tile, in
       }
     }
     for (int d = 0; d < dims; ++d) {
+      FetchAhead(tile + d * kBlockTokens + first, kVectors * kLanes, ahead);
       VF column[kVectors];
       for (int v = 0; v < kVectors; ++v) {
         column[v] = LoadValues(tile + d * kBlockTokens + first + v * kLanes);
@@ -67,18 +80,19 @@ HWY_INLINE void MultiplyPass(const float* a, int64_t a_stride, const T* tile, in
   }
 }
 
+// `ahead`: as FetchAhead takes it.
 template <typename T>
 inline void MultiplyRows(const float* a, int64_t a_stride, int rows, const T* tile, int dims,
-                         bool accumulate, float* out) {
+                         bool accumulate, int64_t ahead, float* out) {
   while (rows > 0) {
     const int pass = RowsInPass(rows);
     if constexpr (kMaxRows >= 6) {
-      if (pass == 6) MultiplyPass<6>(a, a_stride, tile, dims, accumulate, out);
-      if (pass == 4) MultiplyPass<4>(a, a_stride, tile, dims, accumulate, out);
-      if (pass == 3) MultiplyPass<3>(a, a_stride, tile, dims, accumulate, out);
+      if (pass == 6) MultiplyPass<6>(a, a_stride, tile, dims, accumulate, ahead, out);
+      if (pass == 4) MultiplyPass<4>(a, a_stride, tile, dims, accumulate, ahead, out);
+      if (pass == 3) MultiplyPass<3>(a, a_stride, tile, dims, accumulate, ahead, out);
     }
-    if (pass == 2) MultiplyPass<2>(a, a_stride, tile, dims, accumulate, out);
-    if (pass == 1) MultiplyPass<1>(a, a_stride, tile, dims, accumulate, out);
+    if (pass == 2) MultiplyPass<2>(a, a_stride, tile, dims, accumulate, ahead, out);
+    if (pass == 1) MultiplyPass<1>(a, a_stride, tile, dims, accumulate, ahead, out);
     rows -= pass;
     a += pass * a_stride;
     out += pass * kBlockTokens;
@@ -165,7 +179,8 @@ HWY_INLINE float UpdateSoftmax(float* scores, int tokens, float* largest, float*
 // values [dims / 16][64 tokens][16 dims]; vectors [first, first + kVectors) of the dims.
 template <int kRows, int kVectors, typename T>
 HWY_INLINE void AddValuesPass(const float* weights, const float* decay, int begin, int end,
-                              const T* values, int first, int64_t out_stride, float* out) {
+                              const T* values, int first, int64_t ahead, int64_t out_stride,
+                              float* out) {
   const DF df;
   constexpr int kPerTile = kTileDims / kLanes;
   VF sums[kRows][kVectors];
@@ -180,6 +195,9 @@ HWY_INLINE void AddValuesPass(const float* weights, const float* decay, int begi
     columns[v] = values + (first + v) / kPerTile * kTileValues + (first + v) % kPerTile * kLanes;
   }
   for (int t = begin; t < end; ++t) {
+    if (t % 2 == 0) {  // a cache line holds two tokens of a 16-bit tile
+      for (int v = 0; v < kVectors; ++v) FetchAhead(columns[v] + t * kTileDims, 1, ahead);
+    }
     VF row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = LoadValues(columns[v] + t * kTileDims);
     for (int i = 0; i < kRows; ++i) {
@@ -196,18 +214,19 @@ HWY_INLINE void AddValuesPass(const float* weights, const float* decay, int begi
 
 template <int kRows, typename T>
 HWY_INLINE void AddValuesRows(const float* weights, const float* decay, int begin, int end,
-                              const T* values, int dims, int64_t out_stride, float* out) {
+                              const T* values, int dims, int64_t ahead, int64_t out_stride,
+                              float* out) {
   const int vectors = dims / kLanes;
   int v = 0;
   for (; v + 4 <= vectors; v += 4) {
-    AddValuesPass<kRows, 4>(weights, decay, begin, end, values, v, out_stride, out);
+    AddValuesPass<kRows, 4>(weights, decay, begin, end, values, v, ahead, out_stride, out);
   }
   if (v + 2 <= vectors) {
-    AddValuesPass<kRows, 2>(weights, decay, begin, end, values, v, out_stride, out);
+    AddValuesPass<kRows, 2>(weights, decay, begin, end, values, v, ahead, out_stride, out);
     v += 2;
   }
   if (v < vectors) {
-    AddValuesPass<kRows, 1>(weights, decay, begin, end, values, v, out_stride, out);
+    AddValuesPass<kRows, 1>(weights, decay, begin, end, values, v, ahead, out_stride, out);
   }
 }
 
@@ -215,22 +234,22 @@ HWY_INLINE void AddValuesRows(const float* weights, const float* decay, int begi
 // it may not see.
 template <typename T>
 inline void AddValues(const float* weights, const float* decay, const int* tokens, int rows,
-                      const T* values, int dims, float* out) {
+                      const T* values, int dims, int64_t ahead, float* out) {
   while (rows > 0) {
     const int pass = RowsInPass(rows);
     const int shared = tokens[0];
     if constexpr (kMaxRows >= 6) {
-      if (pass == 6) AddValuesRows<6>(weights, decay, 0, shared, values, dims, dims, out);
-      if (pass == 4) AddValuesRows<4>(weights, decay, 0, shared, values, dims, dims, out);
-      if (pass == 3) AddValuesRows<3>(weights, decay, 0, shared, values, dims, dims, out);
+      if (pass == 6) AddValuesRows<6>(weights, decay, 0, shared, values, dims, ahead, dims, out);
+      if (pass == 4) AddValuesRows<4>(weights, decay, 0, shared, values, dims, ahead, dims, out);
+      if (pass == 3) AddValuesRows<3>(weights, decay, 0, shared, values, dims, ahead, dims, out);
     }
-    if (pass == 2) AddValuesRows<2>(weights, decay, 0, shared, values, dims, dims, out);
-    if (pass == 1) AddValuesRows<1>(weights, decay, 0, shared, values, dims, dims, out);
+    if (pass == 2) AddValuesRows<2>(weights, decay, 0, shared, values, dims, ahead, dims, out);
+    if (pass == 1) AddValuesRows<1>(weights, decay, 0, shared, values, dims, ahead, dims, out);
     for (int i = 0; i < pass; ++i) {
       constexpr float kKeep = 1.0f;
       if (tokens[i] == shared) continue;
-      AddValuesRows<1>(weights + i * kBlockTokens, &kKeep, shared, tokens[i], values, dims, dims,
-                       out + int64_t{i} * dims);
+      AddValuesRows<1>(weights + i * kBlockTokens, &kKeep, shared, tokens[i], values, dims, ahead,
+                       dims, out + int64_t{i} * dims);
     }
     rows -= pass;
     weights += pass * kBlockTokens;

@@ -143,7 +143,7 @@ inline void AddFloats(const CpuAttentionPlan& plan, const KUpSegment& segment, i
     }
   }
   MultiplyRows(segment.fp32.data() + int64_t{kv_head} * rows * segment.dims, segment.dims, rows,
-               source + 2 * kBlockTokens, segment.dims, /*accumulate=*/true, tile);
+               source + 2 * kBlockTokens, segment.dims, /*accumulate=*/true, /*ahead=*/0, tile);
   if (!last) return;
   const Rotation rotation{plan.cos.data(), plan.sin.data()};
   for (int at = 0; at < pairs * kBlockTokens; at += kLanes) {
