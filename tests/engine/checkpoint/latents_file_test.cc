@@ -1,0 +1,169 @@
+#include "engine/checkpoint/latents_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/checkpoint/safetensors_file.h"
+#include "engine/checkpoint/safetensors_writer.h"
+#include "tests/engine/checkpoint/temporary_folder.h"
+#include "tests/testing/random_values.h"
+#include "tests/testing/tiny_model.h"
+
+namespace latentd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+// Latents for the tiny llama (2 layers, 2 KV heads of 16 dims, hidden 32): K in one latent head of
+// 16 + 16 dims, V in two of
+// 16. And the pieces of their file, to be spoiled one at a time.
+class LatentsFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    base_ = *Checkpoint::Open(WriteTinyModel({}));
+    contents_ = {.fingerprint = Fingerprint(*base_), .method = "palu rate 0.5, by hand"};
+    for (int l = 0; l < 2; ++l) {
+      LatentLayer layer;
+      layer.cache.k = {.latent_heads = 1, .segments = {{16, Codec::kInt8}, {16, Codec::kInt4}}};
+      layer.cache.v = {
+          .latent_heads = 2, .segments = {{16, Codec::kF16}}, .order = TileOrder::kTokenMajor};
+      layer.k_down = Factor(32, 32);
+      layer.k_up = Factor(32, 32);
+      layer.v_down = Factor(32, 32);
+      layer.v_up = Factor(32, 16);
+      contents_.layers.push_back(layer);
+    }
+    path_ = folder_.path() + "/x.latents";
+    ASSERT_TRUE(WriteLatentsFile(path_, contents_).ok());
+  }
+
+  TensorView Factor(int64_t rows, int64_t cols) {
+    factors_.push_back(GaussianValues(rows * cols, factors_.size() + 1));
+    return {.dtype = DType::kF32,
+            .rows = rows,
+            .cols = cols,
+            .data = reinterpret_cast<const std::byte*>(factors_.back().data())};
+  }
+
+  // The file again, with its facts and its tensors changed.
+  template <typename ChangeFacts, typename ChangeTensors>
+  std::string ErrorAfter(ChangeFacts change_facts, ChangeTensors change_tensors) {
+    const auto file = SafetensorsFile::Open(path_);
+    Json facts = Json::parse(file->metadata.at("latentd"));
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, stored] : file->tensors) {
+      tensors.push_back({.name = name,
+                         .view = {.dtype = *stored.dtype,
+                                  .rows = stored.shape[0],
+                                  .cols = stored.shape[1],
+                                  .data = stored.data.data()}});
+    }
+    change_facts(facts);
+    change_tensors(tensors);
+    const std::string path = folder_.path() + "/spoiled.latents";
+    EXPECT_TRUE(WriteSafetensors(path, tensors, {{"latentd", facts.dump()}}).ok());
+    return std::string(LatentsFile::Open(path, *base_).status().message());
+  }
+  template <typename ChangeFacts>
+  std::string ErrorAfterFacts(ChangeFacts change) {
+    return ErrorAfter(change, [](auto&) {});
+  }
+  template <typename ChangeTensors>
+  std::string ErrorAfterTensors(ChangeTensors change) {
+    return ErrorAfter([](Json&) {}, change);
+  }
+
+  std::unique_ptr<Checkpoint> base_;
+  TemporaryFolder folder_;
+  std::string path_;
+  std::vector<std::vector<float>> factors_;
+  LatentsContents contents_;
+};
+
+TEST_F(LatentsFileTest, WhatIsWrittenReadsBack) {
+  const auto latents = LatentsFile::Open(path_, *base_);
+  ASSERT_TRUE(latents.ok()) << latents.status();
+  EXPECT_EQ((*latents)->method(), "palu rate 0.5, by hand");
+  ASSERT_EQ((*latents)->layers().size(), 2u);
+  for (int l = 0; l < 2; ++l) {
+    const LatentLayer& read = (*latents)->layers()[l];
+    const LatentLayer& written = contents_.layers[l];
+    EXPECT_EQ(read.cache, written.cache);
+    for (const auto view :
+         {&LatentLayer::k_down, &LatentLayer::k_up, &LatentLayer::v_down, &LatentLayer::v_up}) {
+      ASSERT_EQ((read.*view).rows, (written.*view).rows);
+      ASSERT_EQ((read.*view).cols, (written.*view).cols);
+      EXPECT_EQ(std::memcmp((read.*view).data, (written.*view).data, (written.*view).bytes()), 0);
+    }
+  }
+}
+
+TEST_F(LatentsFileTest, RefusesAnotherBaseModelWithBothFingerprints) {
+  const auto other = *Checkpoint::Open(WriteTinyModel({.seed = 2}));
+  const absl::Status status = LatentsFile::Open(path_, *other).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(Fingerprint(*base_)), HasSubstr(Fingerprint(*other))));
+}
+
+TEST_F(LatentsFileTest, RefusesFactsThatDoNotFit) {
+  EXPECT_EQ(ErrorAfterFacts([](Json&) {}), "");
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["version"] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f = Json::array(); }), HasSubstr("version 0"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"].erase(1); }),
+              AllOf(HasSubstr("1 layers"), HasSubstr("has 2")));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"] = 3; }), HasSubstr("layers"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"][0] = 3; }), HasSubstr("layers.0.k"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"][0].erase("v"); }), HasSubstr("layers.0.v"));
+  const auto k = [](Json& f) -> Json& { return f["layers"][1]["k"]; };
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["latent_heads"] = 3; }),
+              AllOf(HasSubstr("layers.1.k"), HasSubstr("3"), HasSubstr("2 KV heads")));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["latent_heads"] = 0; }), HasSubstr("is 0"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"] = Json::array(); }),
+              HasSubstr("0 segments"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0] = 5; }), HasSubstr("segment"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0][0] = 17; }), HasSubstr("17"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0][0] = -16; }), HasSubstr("-16"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0][0] = int64_t{1} << 40; }),
+              HasSubstr("1099511627776"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0][1] = "int5"; }),
+              HasSubstr("int5"));
+  EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["segments"][0][0] = 32; }),
+              AllOf(HasSubstr("layers.1.k_down"), HasSubstr("[32, 32]"), HasSubstr("[48, 32]")));
+}
+
+TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
+  EXPECT_THAT(ErrorAfterTensors([](auto& tensors) { tensors.pop_back(); }),
+              HasSubstr("layers.1.v_up is missing"));
+  EXPECT_THAT(ErrorAfterTensors([](auto& tensors) {
+                auto extra = tensors.back();
+                extra.name = "layers.1.k_bias";
+                tensors.push_back(extra);
+              }),
+              AllOf(HasSubstr("9 tensors"), HasSubstr("8")));
+  EXPECT_THAT(ErrorAfterTensors([](auto& tensors) {
+                tensors[0].view.rows *= 2;
+                tensors[0].view.cols /= 2;
+              }),
+              AllOf(HasSubstr("layers.0.k_down"), HasSubstr("[64, 16]")));
+  EXPECT_THAT(ErrorAfterTensors([](auto& tensors) { tensors[1].view.dtype = DType::kBF16; }),
+              AllOf(HasSubstr("layers.0.k_up"), HasSubstr("BF16")));
+}
+
+TEST_F(LatentsFileTest, RefusesOtherFiles) {
+  EXPECT_THAT(
+      std::string(LatentsFile::Open(folder_.Write("text", "abc"), *base_).status().message()),
+      HasSubstr("3 bytes"));
+  const std::string plain = folder_.path() + "/plain.safetensors";
+  ASSERT_TRUE(WriteSafetensors(plain, {}, {}).ok());
+  EXPECT_THAT(std::string(LatentsFile::Open(plain, *base_).status().message()),
+              HasSubstr("no latents file"));
+}
+
+}  // namespace
+}  // namespace latentd
