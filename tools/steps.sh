@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: where they run, how they show progress, and which Rust they use.
+# Sourced by the scripts beside it: where they run, how they show progress, which Rust will do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,32 +38,20 @@ Quietly() {
   fi
 }
 
-# IsNewRust CARGO: whether this cargo runs and is at least MIN_RUST.
-IsNewRust() {
-  local version
-  version=$("$1" --version 2>/dev/null | cut -d' ' -f2) && [ -n "$version" ] &&
-    [ "$(printf '%s\n%s\n' "$MIN_RUST" "$version" | sort -V | head -n 1)" = "$MIN_RUST" ]
-}
-
-# UseRust: makes `cargo` and `rustc` mean a new enough Rust for what follows; false when none is installed. The one on the
-# PATH comes first, then rustup's, then a distribution's versioned package (cargo-1.89 needs rustc-1.89 beside it).
-UseRust() {
-  local cargo rustc
-  for cargo in cargo "$HOME/.cargo/bin/cargo" $(ls -r /usr/lib/rust-1.*/bin/cargo /usr/bin/cargo-1.* 2>/dev/null); do
-    IsNewRust "$cargo" || continue
-    case $cargo in
-      cargo) return 0 ;;
-      /usr/bin/cargo-*) rustc=${cargo/cargo-/rustc-} ;;
-      *) rustc=${cargo%cargo}rustc ;;
-    esac
-    mkdir -p build/rust
-    ln -sf "$cargo" build/rust/cargo
-    ln -sf "$rustc" build/rust/rustc
-    export PATH=$PWD/build/rust:$PATH
-    return 0
+# FindRust: prints the first cargo that is new enough, as the build looks for it; false when there is none.
+FindRust() {
+  local cargo version
+  for cargo in cargo "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" $(ls -r /usr/bin/cargo-1.* 2>/dev/null); do
+    version=$("$cargo" --version 2>/dev/null | cut -d' ' -f2) || continue
+    if IsAtLeast "$version" "$MIN_RUST"; then
+      echo "$cargo"
+      return 0
+    fi
   done
   return 1
 }
+# IsAtLeast VERSION MINIMUM
+IsAtLeast() { [ -n "$1" ] && [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
 # Build PRESET [TARGET...]: configures and builds; all targets when none is named.
 Build() {
