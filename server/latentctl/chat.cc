@@ -1,0 +1,100 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "base/status_macros.h"
+#include "server/latentctl/answer.h"
+#include "server/latentctl/commands.h"
+#include "server/latentctl/request_flags.h"
+
+namespace latentd {
+namespace {
+
+void Add(v1::Chat* chat, const char* role, const std::string& content) {
+  v1::ChatMessage* message = chat->add_messages();
+  message->set_role(role);
+  message->set_content(content);
+}
+
+// The conversation so far, as the server gets it with each question.
+class Conversation {
+ public:
+  explicit Conversation(const std::string& system) {
+    if (!system.empty()) Add(&chat_, "system", system);
+    num_fixed_ = chat_.messages_size();
+  }
+  const v1::Chat& chat() const { return chat_; }
+  void AddQuestion(const std::string& text) { Add(&chat_, "user", text); }
+  void AddAnswer(const std::string& text) { Add(&chat_, "assistant", text); }
+  void DropQuestion() { chat_.mutable_messages()->RemoveLast(); }
+  void Reset() {
+    chat_.mutable_messages()->DeleteSubrange(num_fixed_, chat_.messages_size() - num_fixed_);
+  }
+
+ private:
+  v1::Chat chat_;
+  int num_fixed_ = 0;
+};
+
+}  // namespace
+
+absl::Status ChatCommand(Arguments args) {
+  std::string target, system;
+  RequestFlags request_flags;
+  CommandLine flags(
+      {.program = "latentctl chat",
+       .summary = "Talks with the model, one line a question. /reset forgets, /quit (or the end of "
+                  "input) ends.",
+       .example = "latentctl chat --system \"Answer in one sentence.\" --temperature 0.7",
+       .positional = ""});
+  AddTargetFlag(&flags, &target);
+  flags.Add("system", &system, "TEXT", "a system message that opens the conversation");
+  request_flags.AddTo(&flags);
+  flags.ParseOrExit(args);
+
+  Client client(target);
+  ASSIGN_OR_RETURN(const v1::GetModelResponse model, client.GetModel());
+  if (!model.has_chat_template()) {
+    return absl::FailedPreconditionError(
+        model.name() + " has no chat template; latentctl generate continues a text");
+  }
+  const bool interactive = isatty(STDIN_FILENO) != 0;
+  if (interactive) {
+    std::printf("%s, context %d tokens. /reset forgets, /quit ends.\n", model.name().c_str(),
+                model.max_context());
+  }
+  Conversation conversation(system);
+  for (;;) {
+    if (interactive) std::fputs("> ", stdout);
+    std::fflush(stdout);
+    std::string line;
+    if (!std::getline(std::cin, line) || line == "/quit") break;
+    if (line == "/reset") conversation.Reset();
+    if (line.empty() || line == "/reset") continue;
+
+    conversation.AddQuestion(line);
+    v1::GenerateRequest request;
+    *request.mutable_chat() = conversation.chat();
+    request_flags.Apply(&request);
+    const absl::StatusOr<Answer> answer =
+        Ask(&client, request, absl::InfiniteFuture(), [](absl::string_view text) {
+          std::fwrite(text.data(), 1, text.size(), stdout);
+          std::fflush(stdout);
+        });
+    if (!answer.ok()) {
+      if (!interactive) return answer.status();
+      std::fprintf(stderr, "%s\n", answer.status().ToString().c_str());
+      conversation.DropQuestion();
+      continue;
+    }
+    conversation.AddAnswer(answer->text);
+    std::puts("");
+    std::fflush(stdout);
+    std::fprintf(stderr, "[%s]\n", Summary(*answer).c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace latentd

@@ -1,0 +1,110 @@
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/latentctl/answer.h"
+#include "server/latentctl/commands.h"
+#include "server/latentctl/message_json.h"
+#include "server/latentctl/request_flags.h"
+
+namespace latentd {
+namespace {
+
+struct Options {
+  std::string target, chat, system, tokens, id;
+  double timeout = 0;
+  bool json = false;
+};
+
+absl::Status SetPrompt(const Options& options, const std::vector<std::string>& positional,
+                       v1::GenerateRequest* request) {
+  if (!options.chat.empty() + !options.tokens.empty() + !positional.empty() > 1 ||
+      positional.size() > 1) {
+    return absl::InvalidArgumentError("more than one prompt: give one TEXT, --chat or --tokens");
+  }
+  if (!options.chat.empty()) {
+    const auto add = [&](const char* role, const std::string& content) {
+      v1::ChatMessage* message = request->mutable_chat()->add_messages();
+      message->set_role(role);
+      message->set_content(content);
+    };
+    if (!options.system.empty()) add("system", options.system);
+    add("user", options.chat);
+    return absl::OkStatus();
+  }
+  if (!options.tokens.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<int64_t> ids, ParseIds("--tokens", options.tokens));
+    request->mutable_token_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
+    return absl::OkStatus();
+  }
+  if (positional.empty())
+    return absl::InvalidArgumentError(
+        "no prompt: give TEXT (- reads it from stdin), --chat or --tokens");
+  request->set_text(positional[0] == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
+                                         : positional[0]);
+  return absl::OkStatus();
+}
+
+std::string ToJsonLine(const Answer& answer) {
+  nlohmann::ordered_json json = {{"text", answer.text},
+                                 {"token_ids", answer.token_ids},
+                                 {"reason", v1::Finish::Reason_Name(answer.finish.reason())},
+                                 {"prefill_tokens_per_s", answer.prefill_tokens_per_s()},
+                                 {"decode_tokens_per_s", answer.decode_tokens_per_s()},
+                                 {"ttft_ms", absl::ToDoubleMilliseconds(answer.first_token)},
+                                 {"finish", ToJson(answer.finish)}};
+  if (!answer.logprobs.empty()) {
+    nlohmann::ordered_json& all = json["logprobs"] = nlohmann::ordered_json::array();
+    for (const v1::TokenLogprobs& token : answer.logprobs) all.push_back(ToJson(token));
+  }
+  return JsonLine(json);
+}
+
+}  // namespace
+
+absl::Status GenerateCommand(Arguments args) {
+  Options options;
+  RequestFlags request_flags;
+  CommandLine flags(
+      {.program = "latentctl generate",
+       .summary = "Streams the continuation of TEXT, or the answer to a question.",
+       .example = "latentctl generate --max-tokens 50 --temperature 0 \"The capital of France is\"",
+       .positional = "[TEXT | -]"});
+  AddTargetFlag(&flags, &options.target);
+  flags.Add("chat", &options.chat, "TEXT", "a question, put through the model's chat template");
+  flags.Add("system", &options.system, "TEXT", "a system message before --chat");
+  flags.Add("tokens", &options.tokens, "IDS", "a prompt of token ids: 12,7,99");
+  flags.Add("id", &options.id, "ID", "names the request in the server's logs");
+  flags.Add("timeout", &options.timeout, "S", "deadline of the request in seconds; 0: none",
+            {.min = 0});
+  flags.Add("json", &options.json, "print one JSON object at the end instead of the text");
+  request_flags.AddTo(&flags);
+  flags.ParseOrExit(args);
+
+  v1::GenerateRequest request;
+  RETURN_IF_ERROR(SetPrompt(options, flags.positional(), &request));
+  request.set_request_id(options.id);
+  request_flags.Apply(&request);
+  Client client(options.target);
+  const absl::Time deadline =
+      options.timeout > 0 ? absl::Now() + absl::Seconds(options.timeout) : absl::InfiniteFuture();
+  ASSIGN_OR_RETURN(const Answer answer,
+                   Ask(&client, request, deadline, [&](absl::string_view text) {
+                     if (options.json) return;
+                     std::fwrite(text.data(), 1, text.size(), stdout);
+                     std::fflush(stdout);
+                   }));
+  if (options.json) {
+    std::fputs(ToJsonLine(answer).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  std::puts("");
+  std::fflush(stdout);
+  std::fprintf(stderr, "[%s]\n", Summary(answer).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace latentd

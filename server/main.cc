@@ -1,0 +1,133 @@
+// latentd: serves one model over gRPC until SIGTERM or SIGINT, drains, and exits with 0; a second
+// signal cuts what still runs. Exits with 1 when it cannot start or its engine died, and with 2 for
+// a bad command line.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/command_line.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
+#include "server/config.h"
+#include "server/daemon.h"
+#include "spdlog/spdlog.h"
+
+namespace latentd {
+namespace {
+
+enum class Event { kSignal, kEngineDead, kDrained };
+
+// Signals and other threads' news, for the one thread that waits for them. Made before any other
+// thread, which inherit the blocked signals.
+class EventQueue {
+ public:
+  EventQueue() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC);
+    engine_dead_fd_ = eventfd(0, EFD_CLOEXEC);
+    drained_fd_ = eventfd(0, EFD_CLOEXEC);
+  }
+  ~EventQueue() {
+    for (int fd : {signal_fd_, engine_dead_fd_, drained_fd_}) close(fd);
+  }
+
+  void Post(Event event) {
+    eventfd_write(event == Event::kDrained ? drained_fd_ : engine_dead_fd_, 1);
+  }
+
+  Event Wait() {
+    pollfd fds[] = {
+        {signal_fd_, POLLIN, 0}, {engine_dead_fd_, POLLIN, 0}, {drained_fd_, POLLIN, 0}};
+    while (poll(fds, 3, -1) < 0) {
+    }
+    if (fds[0].revents != 0) {
+      signalfd_siginfo info;
+      if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+        spdlog::info("received {}", strsignal(static_cast<int>(info.ssi_signo)));
+      }
+      return Event::kSignal;
+    }
+    const bool dead = fds[1].revents != 0;
+    eventfd_t count;
+    eventfd_read(dead ? engine_dead_fd_ : drained_fd_, &count);
+    return dead ? Event::kEngineDead : Event::kDrained;
+  }
+
+ private:
+  int signal_fd_, engine_dead_fd_, drained_fd_;
+};
+
+int Run(const ServerConfig& config) {
+  EventQueue events;
+  google::protobuf::SetLogHandler(nullptr);  // a client's broken bytes are answered, not logged
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon =
+      Daemon::Start(config, [&events] { events.Post(Event::kEngineDead); });
+  if (!daemon.ok()) {
+    spdlog::error("{}", std::string(daemon.status().message()));
+    return 1;
+  }
+  int exit_code = 0;
+  absl::Duration grace = absl::Seconds(config.drain_seconds);
+  if (events.Wait() == Event::kEngineDead) {
+    exit_code = 1;
+    grace = absl::ZeroDuration();
+    spdlog::error("the engine is dead; exiting, so that a supervisor starts it anew");
+  }
+  spdlog::info("draining: new requests are refused, running ones have {}",
+               absl::FormatDuration(grace));
+  std::thread drain([&] {
+    (*daemon)->Drain(absl::Now() + grace);
+    events.Post(Event::kDrained);
+  });
+  for (Event event = events.Wait(); event != Event::kDrained; event = events.Wait()) {
+    if (event == Event::kEngineDead) {
+      exit_code = 1;
+      continue;
+    }
+    spdlog::info("cutting the streams that are left");
+    (*daemon)->CutStreams();
+  }
+  drain.join();
+  daemon->reset();
+  spdlog::info("done");
+  return exit_code;
+}
+
+absl::Status Configure(CommandLine* flags, ServerConfig* config) {
+  if (!config->config_file.empty()) RETURN_IF_ERROR(flags->ParseFile(config->config_file));
+  RETURN_IF_ERROR(Validate(*config));
+  return SetUpLog(config->log_level);
+}
+
+}  // namespace
+}  // namespace latentd
+
+int main(int argc, char** argv) {
+  latentd::ServerConfig config;
+  latentd::CommandLine flags(
+      {.program = "latentd",
+       .summary = "Serves a language model over gRPC from a paged cache of compressed latents.",
+       .example = "latentd --model model.gguf --latents model.latents --cache-bytes 2GiB",
+       .positional = ""});
+  latentd::AddServerFlags(&flags, &config);
+  flags.ParseOrExit(argc, argv);
+  const absl::Status status = latentd::Configure(&flags, &config);
+  if (!status.ok()) {
+    std::fprintf(stderr, "latentd: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  return latentd::Run(config);
+}
