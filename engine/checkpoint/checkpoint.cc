@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenHfFolder(const std::string& fold
   ASSIGN_OR_RETURN(const std::string config_text,
                    ReadFolderFile(folder, "config.json", kMaxConfigBytes));
   if (config_text.empty()) {
-    return absl::NotFoundError(Message("there is no config.json, so this is no model"));
+    return absl::NotFoundError("there is no config.json, so this is no model");
   }
   ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(config_text, "config.json"));
   ASSIGN_OR_RETURN(const std::string generation_text,

@@ -109,8 +109,10 @@ absl::Status ReadRope(const GgufFile& file, const ArchitectureKeys& keys, const 
     rope.scaling = Scaling::kYarn;
     RETURN_IF_ERROR(keys.Read("rope.scaling.yarn_beta_fast", rope.beta_fast));
     RETURN_IF_ERROR(keys.Read("rope.scaling.yarn_beta_slow", rope.beta_slow));
-    float attention = 1.0f;
-    RETURN_IF_ERROR(keys.Read("rope.scaling.yarn_attn_factor", attention));
+    float attention = 1.0f;  // on top of what YaRN itself wants
+    RETURN_IF_ERROR(keys.Read("rope.scaling.attn_factor", attention));
+    RETURN_IF_ERROR(keys.Read("rope.scaling.yarn_log_multiplier", rope.mscale_all_dim));
+    if (rope.mscale_all_dim != 0.0f) rope.mscale = 1.0f;
     if (attention != 1.0f) {
       rope.attention_factor = attention * (0.1f * std::log(std::max(rope.factor, 1.0f)) + 1.0f);
     }
@@ -126,6 +128,23 @@ absl::Status ReadRope(const GgufFile& file, const ArchitectureKeys& keys, const 
   return absl::UnimplementedError(Message(file.name(), ": ", keys.Key("rope.scaling.type"),
                                           " is \"", type,
                                           "\"; supported are none, linear, yarn and longrope"));
+}
+
+// What a file of a supported architecture may still be.
+absl::Status CheckSupported(const GgufFile& file, const ArchitectureKeys& keys) {
+  ASSIGN_OR_RETURN(const std::optional<int64_t> parts, file.Int("split.count"));
+  if (parts.value_or(1) > 1) {
+    return absl::UnimplementedError(
+        Message(file.name(), ": the file is one of ", *parts,
+                " parts of a model; only models in one GGUF file are supported"));
+  }
+  int experts = 0;
+  RETURN_IF_ERROR(keys.Read("expert_count", experts));
+  if (experts > 0) {
+    return absl::UnimplementedError(Message(file.name(), ": a mixture of ", experts, " experts (",
+                                            keys.Key("expert_count"), ") is not supported"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadTokenId(const GgufFile& file, std::string_view key, int32_t& out) {
@@ -181,6 +200,7 @@ absl::Status CheckTokenCount(const GgufFile& file, std::string_view key, size_t 
 
 absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file, const Family& family) {
   const ArchitectureKeys keys(file, family);
+  RETURN_IF_ERROR(CheckSupported(file, keys));
   ModelConfig config{.family = std::string(family.name)};
   ASSIGN_OR_RETURN(const auto name, file.String("general.name"));
   config.name = std::string(name.value_or(""));

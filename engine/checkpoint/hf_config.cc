@@ -15,7 +15,7 @@ using Scaling = RopeConfig::Scaling;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kGeneration = "generation_config.json";
-constexpr int64_t kMaxContext = 1 << 27;
+constexpr double kMaxContext = 1 << 24;
 
 struct ScalingName {
   std::string_view name;
@@ -115,8 +115,8 @@ absl::Status ReadRope(const Json& json, ModelConfig& config) {
                        rope.scaling == Scaling::kYarn;
   if (extends && rope.factor > 1.0f) {
     const double extended = static_cast<double>(rope.original_max_positions) * rope.factor;
-    const double limit = static_cast<double>(kMaxContext);
-    config.max_context = std::max(config.max_context, static_cast<int>(std::min(extended, limit)));
+    config.max_context =
+        std::max(config.max_context, static_cast<int>(std::min(extended, kMaxContext)));
   }
   return absl::OkStatus();
 }

@@ -15,9 +15,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxIndexBytes = 64 << 20;
+constexpr size_t kMaxIndexBytes = 32 << 20;
 constexpr size_t kMaxTokenizerBytes = 512 << 20;
-constexpr size_t kMaxTokenizerConfigBytes = 64 << 20;
+constexpr size_t kMaxTokenizerConfigBytes = 16 << 20;
 constexpr size_t kMaxTemplateBytes = 4 << 20;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";

@@ -88,7 +88,7 @@ absl::Status Validate(const ModelConfig& config) {
   RETURN_IF_ERROR(IntInRange("num_heads", config.num_heads, 1, 1 << 12));
   RETURN_IF_ERROR(IntInRange("num_kv_heads", config.num_kv_heads, 1, config.num_heads));
   RETURN_IF_ERROR(IntInRange("head_dim", config.head_dim, 1, 1 << 12));
-  RETURN_IF_ERROR(IntInRange("max_context", config.max_context, 1, 1 << 27));
+  RETURN_IF_ERROR(IntInRange("max_context", config.max_context, 1, 1 << 24));
   if (config.num_heads % config.num_kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "num_kv_heads ", config.num_kv_heads, " does not divide num_heads ", config.num_heads));

@@ -68,16 +68,21 @@ TEST(CheckpointTest, ShardsHoldTheSameModelAsOneFile) {
   }
 }
 
-// gguf-py wrote the one and safetensors the other, from the same seed: the weights agree within
-// Q8_0's step once the rows are back in order, and the scaling is the same in other words.
-TEST(CheckpointTest, GgufAndHuggingFaceFilesHoldTheSameModel) {
+// A GGUF file that gguf-py wrote states Llama 3's scaling as factors on the frequencies,
+// config.json as a formula.
+TEST(CheckpointTest, AGgufFileRotatesAsItsConfigWould) {
   const auto gguf = Checkpoint::Open(kGolden + "/llama-gguf/model.gguf");
+  const auto hf = Checkpoint::Open(kGolden + "/llama-rope3");
   ASSERT_TRUE(gguf.ok()) << gguf.status();
-  const ModelConfig& config = (*gguf)->config();
-  EXPECT_EQ(config.family, "llama");
-  EXPECT_EQ(config.rope.scaling, RopeConfig::Scaling::kLongRope);
-  for (const std::string& name : LayerTensors(**gguf)) {
-    EXPECT_THAT(ValuesOf(**gguf, name), Not(IsEmpty())) << name;
+  ASSERT_TRUE(hf.ok()) << hf.status();
+  EXPECT_EQ((*gguf)->Find("layers.0.q.weight")->dtype, DType::kQ8_0);
+  const RopeFrequencies from_gguf = ComputeRopeFrequencies((*gguf)->config().rope, 256);
+  const RopeFrequencies from_hf = ComputeRopeFrequencies((*hf)->config().rope, 256);
+  EXPECT_EQ((*hf)->config().rope.scaling, RopeConfig::Scaling::kLlama3);
+  EXPECT_EQ(from_gguf.score_factor, from_hf.score_factor);
+  ASSERT_EQ(from_gguf.inv_freq.size(), from_hf.inv_freq.size());
+  for (size_t j = 0; j < from_hf.inv_freq.size(); ++j) {
+    EXPECT_NEAR(from_gguf.inv_freq[j] / from_hf.inv_freq[j], 1.0, 1e-5) << j;
   }
 }
 

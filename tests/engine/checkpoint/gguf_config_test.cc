@@ -74,6 +74,8 @@ TEST(GgufConfigTest, NumbersThatDisagreeAreErrorsThatNameTheKey) {
   EXPECT_THAT(ErrorOf(Llama().F32("llama.rope.freq_base", std::numeric_limits<float>::quiet_NaN())),
               HasSubstr("theta"));
   EXPECT_THAT(ErrorOf(Llama().String("llama.rope.freq_base", "x")), HasSubstr("freq_base"));
+  EXPECT_THAT(ErrorOf(Llama().U32("split.count", 3)), HasSubstr("one of 3 parts"));
+  EXPECT_THAT(ErrorOf(Llama().U32("llama.expert_count", 8)), HasSubstr("8 experts"));
 }
 
 TEST(GgufConfigTest, ReadsRopeScalings) {
@@ -93,6 +95,14 @@ TEST(GgufConfigTest, ReadsRopeScalings) {
   ASSERT_TRUE(yarn.ok()) << yarn.status();
   EXPECT_EQ(yarn->rope.scaling, Scaling::kYarn);
   EXPECT_EQ(yarn->rope.original_max_positions, 64);
+  const float square = ComputeRopeFrequencies(yarn->rope, 256).score_factor;
+  auto louder = Read(Llama()
+                         .String("llama.rope.scaling.type", "yarn")
+                         .F32("llama.rope.scaling.factor", 4)
+                         .F32("llama.rope.scaling.attn_factor", 2)
+                         .U32("llama.rope.scaling.original_context_length", 64));
+  ASSERT_TRUE(louder.ok()) << louder.status();
+  EXPECT_FLOAT_EQ(ComputeRopeFrequencies(louder->rope, 256).score_factor, 4 * square);
 
   auto longrope = Read(Llama()
                            .String("llama.rope.scaling.type", "longrope")

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace latentd {
@@ -261,8 +260,8 @@ TEST(WeightBinderTest, RefusesTypesThatWeightsCannotHave) {
 TEST(WeightBinderTest, CopiesATensorThatIsNotAligned) {
   Tensors tensors = GgufLlama();
   StoredTensor& norm = tensors.stored["output_norm.weight"];
-  std::vector<std::byte> shifted(norm.data.size() + 1);
-  std::copy(norm.data.begin(), norm.data.end(), shifted.begin() + 1);
+  std::vector<std::byte> shifted(1 + 32 * sizeof(float));
+  for (size_t i = 0; i < 32 * sizeof(float); ++i) shifted[i + 1] = norm.data[i];
   norm.data = absl::MakeConstSpan(shifted).subspan(1);
   const auto bound = BindWeights(FamilyNamed("llama"), kLlama, TensorFormat::kGguf, tensors.stored);
   ASSERT_TRUE(bound.ok()) << bound.status();
