@@ -29,6 +29,9 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kTileConfig;
 
+__attribute__((target("amx-tile"))) void ConfigureTiles() { _tile_loadconfig(&kTileConfig); }
+__attribute__((target("amx-tile"))) void ReleaseTiles() { _tile_release(); }
+
 }  // namespace
 
 // The words are AMX's B operand as they lie: 16 quads (its rows, kQuadBytes apart) x 16 tokens x 4
@@ -37,7 +40,6 @@ __attribute__((target("amx-tile,amx-int8"))) void AmxProduct(const int8_t* facto
                                                              int rows, const uint8_t* words,
                                                              int32_t* out) {
   constexpr int kOutBytes = kBlockTokens * sizeof(int32_t);
-  _tile_loadconfig(&kTileConfig);
   for (int r = 0; r < rows; r += kRowTile) {
     const int8_t* row = factors + static_cast<int64_t>(r) * row_bytes;
     _tile_zero(0);
@@ -62,7 +64,13 @@ __attribute__((target("amx-tile,amx-int8"))) void AmxProduct(const int8_t* facto
     _tile_stored(2, to + 32, kOutBytes);
     _tile_stored(3, to + 48, kOutBytes);
   }
-  _tile_release();  // tile registers in use cost every context switch 8 KiB
+}
+
+AmxTiles::AmxTiles(bool use) : used_(use) {
+  if (used_) ConfigureTiles();
+}
+AmxTiles::~AmxTiles() {
+  if (used_) ReleaseTiles();
 }
 
 bool RequestAmx() {
@@ -78,6 +86,8 @@ bool RequestAmx() {
 #else
 
 void AmxProduct(const int8_t*, int, int, const uint8_t*, int32_t*) { LATENTD_CHECK(false); }
+AmxTiles::AmxTiles(bool use) : used_(use) {}
+AmxTiles::~AmxTiles() = default;
 bool RequestAmx() { return false; }
 
 #endif

@@ -15,8 +15,22 @@ namespace latentd {
 //   codes. Where factors are zero the bytes
 //            are read and do not matter.
 //   out      [rows][64 tokens] int32
+//
+// Runs between the construction and the destruction of an AmxTiles on the same thread.
 inline constexpr int kAmxStep = 64;
 void AmxProduct(const int8_t* factors, int row_bytes, int rows, const uint8_t* words, int32_t* out);
+
+// Takes the thread's tile registers while it lives, if `use`; they cost every context switch 8 KiB.
+class AmxTiles {
+ public:
+  explicit AmxTiles(bool use);
+  ~AmxTiles();
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+
+ private:
+  const bool used_;
+};
 
 // True when the machine has AMX and Linux lets this process use its registers. Load time: it asks
 // for that.

@@ -41,7 +41,6 @@ struct ItemMemory {
     values = Take(int64_t{plan.unit / plan.kv_per_v} * plan.v_dims * kBlockTokens);
     key_sources = Take(plan.key_source_floats);
     keys = Take(key_rows * kBlockTokens);
-    integers = reinterpret_cast<int32_t*>(Take(plan.pairs > 0 ? 2 * key_rows * kBlockTokens : 0));
     rotated = Take(kGroupQueries * plan.query_dims);
     scores = Take(kGroupQueries * kBlockTokens);
     start_cos = Take(plan.pairs);
@@ -62,11 +61,10 @@ struct ItemMemory {
   float* states;        // [unit][queries_per_head] folded splits, and one more: the split that ends
   float* values;        // [unit / kv_per_v][v_dims / 16][64][16]
   float* key_sources;
-  float* keys;        // [rows][64]
-  int32_t* integers;  // [2][rows][64]
-  float* rotated;     // [kGroupQueries][query_dims]
-  float* scores;      // [kGroupQueries][64]
-  float* start_cos;   // [pairs]
+  float* keys;       // [rows][64]
+  float* rotated;    // [kGroupQueries][query_dims]
+  float* scores;     // [kGroupQueries][64]
+  float* start_cos;  // [pairs]
   float* start_sin;
   float* next;
 };
@@ -144,6 +142,7 @@ class ItemPass {
   }
 
   void Run(float* partials, int max_splits) {
+    const AmxTiles tiles(plan_.use_amx);
     PrepareQueries();
     for (int split = item_.first_split; split < item_.last_split; ++split) {
       const int begin = split * kSplitTokens;
@@ -221,7 +220,7 @@ class ItemPass {
       if (h % plan_.kv_per_k == 0) PrepareKeys(block, h);
       if (h % plan_.kv_per_v == 0) PrepareValues(block, h, std::min(kBlockTokens, end_ - start));
       if (plan_.pairs > 0) {
-        RebuildKeys(plan_, first_kv_head_ + h, m_.key_sources, m_.integers, m_.keys);
+        RebuildKeys(plan_, first_kv_head_ + h, m_.key_sources, m_.keys);
       }
       for (int i = first_query; i < queries(); i += kGroupQueries) {
         AttendGroup(h, i, std::min(kGroupQueries, queries() - i), start);

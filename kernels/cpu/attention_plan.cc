@@ -10,7 +10,6 @@ namespace latentd {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr int kPairStep = 8;
 constexpr int kValueStep = 16;
 constexpr int kMaxFactor = 127;  // of an int8 part
 
@@ -24,13 +23,17 @@ void QuantizeRow(const float* x, KUpSegment& segment, int64_t row, int64_t rows,
   for (int d = 0; d < segment.dims; ++d) largest = std::max(largest, std::fabs(x[d]));
   const float scale = largest / kMaxFactor;
   const float inverse = largest > 0.0f ? kMaxFactor / largest : 0.0f;
+  // Row of the factors: groups of kGroupPairs x rows and their y rows.
+  const int64_t pairs = rows / 2, pair = row % pairs;
+  const int64_t place =
+      pair / kGroupPairs * 2 * kGroupPairs + row / pairs * kGroupPairs + pair % kGroupPairs;
   double sum = 0.0;
   for (int d = 0; d < segment.dims; ++d) {
     float rest = x[d] * inverse;
     float weight = 1.0f;
     for (int part = 0; part < segment.parts; ++part) {
       const float rounded = std::clamp<float>(std::nearbyint(rest), -kMaxFactor, kMaxFactor);
-      segment.factors[((head * segment.parts + part) * rows + row) * segment.row_bytes + d] =
+      segment.factors[((head * segment.parts + part) * rows + place) * segment.row_bytes + d] =
           static_cast<int8_t>(rounded);
       sum += static_cast<double>(rounded) * weight;
       rest = (rest - rounded) * kPartRatio;
@@ -68,7 +71,7 @@ CpuAttentionPlan::CpuAttentionPlan(const AttentionSpec& spec, bool use_amx)
 void CpuAttentionPlan::PrepareRope() {
   const RopeTable& rope = *spec_.rope;
   const int rest = spec_.head_dim - 2 * rope.pairs;
-  pairs = RoundUp(rope.pairs + (rest + 1) / 2, kPairStep);
+  pairs = RoundUp(rope.pairs + (rest + 1) / 2, kGroupPairs);
   query_dims = 2 * pairs;
   dim_of_row.assign(2 * pairs, -1);
   for (int j = 0; j < rope.pairs; ++j) {

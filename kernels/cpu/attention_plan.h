@@ -17,6 +17,9 @@ inline constexpr int kMaxRowDims = 4096;
 // +-127 so cover the rounding.
 inline constexpr int kPartRatio = 254;
 
+// Pairs that are rebuilt from integers together: their x and y rows are one tile of AMX.
+inline constexpr int kGroupPairs = 8;
+
 // Memory that starts at a cache line.
 template <typename T>
 struct CacheLineAllocator {
@@ -49,7 +52,7 @@ struct KUpSegment {
   int64_t scale_offset = 0;
   int64_t source_offset =
       0;  // in floats: where the decoded latents of a block lie in the working memory
-  AlignedVector<int8_t> factors;  // [num_kv_heads][parts][rows][row_bytes]
+  AlignedVector<int8_t> factors;  // [num_kv_heads][parts][groups][x, y][kGroupPairs][row_bytes]
   AlignedVector<float> scales;    // [num_kv_heads][rows]
   AlignedVector<float> row_sums;  // [num_kv_heads][rows] scale x sum of the row, times -(2^bits -
                                   // 1) / 2 if symmetric
@@ -60,8 +63,8 @@ struct KUpSegment {
 // construction.
 //
 // Rows of a rebuilt key, and so of the queries it meets, are in "pair order": x of all pairs, then
-// y, each padded to a multiple of 8 with zeros. Dims that RoPE leaves alone follow as pairs with
-// the angle 0.
+// y, each padded to a multiple of kGroupPairs with zeros. Dims that RoPE leaves alone follow as
+// pairs with the angle 0.
 class CpuAttentionPlan final : public AttentionPlan {
  public:
   // use_amx: rebuild keys on AMX; RequestAmx() has said yes.
@@ -79,7 +82,7 @@ class CpuAttentionPlan final : public AttentionPlan {
       0;  // of a split's output: v_dims for kFull, head_dim rounded up to 16 for latents
 
   // kReconstruct.
-  int pairs = 0;                // rotated pairs and those of angle 0, rounded up to 8
+  int pairs = 0;                // rotated pairs and those of angle 0, rounded up to kGroupPairs
   std::vector<int> dim_of_row;  // [2 * pairs] the head's dim that a row holds, -1 for padding
   AlignedVector<float> cos;     // [pairs][64] of the offsets in a block
   AlignedVector<float> sin;

@@ -93,8 +93,8 @@ HWY_INLINE void Rotate(const Rotation& r, int64_t at, VF& x, VF& y) {
 // this is the last one.
 template <bool kSymmetric, bool kTwoParts>
 inline void AddIntegers(const CpuAttentionPlan& plan, const KUpSegment& segment, int kv_head,
-                        const float* source, const int32_t* sums, bool first, bool last,
-                        float* tile) {
+                        const float* source, const int32_t* sums, int first_pair, bool first,
+                        bool last, float* tile) {
   const DF df;
   const DI di;
   const int pairs = plan.pairs, rows = 2 * pairs;
@@ -102,13 +102,14 @@ inline void AddIntegers(const CpuAttentionPlan& plan, const KUpSegment& segment,
   const float* scales = segment.scales.data() + int64_t{kv_head} * rows;
   const float* row_sums = segment.row_sums.data() + int64_t{kv_head} * rows;
   const Rotation rotation{plan.cos.data(), plan.sin.data()};
-  const auto value = [&](int row, int t) HWY_ATTR {
+  const auto value = [&](int row, int sums_row, int t) HWY_ATTR {
     const int at = row * kBlockTokens + t;
+    const int32_t* sum_at = sums + sums_row * kBlockTokens + t;
     const VF token_scale = hn::Load(df, source + t);
     const VF row_sum = hn::Set(df, row_sums[row]);
-    VF sum = hn::ConvertTo(df, hn::Load(di, sums + at));
+    VF sum = hn::ConvertTo(df, hn::Load(di, sum_at));
     if constexpr (kTwoParts) {
-      const VF low = hn::ConvertTo(df, hn::Load(di, sums + rows * kBlockTokens + at));
+      const VF low = hn::ConvertTo(df, hn::Load(di, sum_at + 2 * kGroupPairs * kBlockTokens));
       sum = hn::MulAdd(low, hn::Set(df, 1.0f / kPartRatio), sum);
     }
     const VF base = first ? hn::Set(df, bias[row]) : hn::Load(df, tile + at);
@@ -119,9 +120,10 @@ inline void AddIntegers(const CpuAttentionPlan& plan, const KUpSegment& segment,
     return hn::MulAdd(token_scale, hn::Mul(hn::Set(df, scales[row]), sum),
                       hn::MulAdd(offset, row_sum, base));
   };
-  for (int j = 0; j < pairs; ++j) {
+  for (int i = 0; i < kGroupPairs; ++i) {
+    const int j = first_pair + i;
     for (int t = 0; t < kBlockTokens; t += kLanes) {
-      VF x = value(j, t), y = value(pairs + j, t);
+      VF x = value(j, i, t), y = value(pairs + j, kGroupPairs + i, t);
       if (last) Rotate(rotation, j * kBlockTokens + t, x, y);
       hn::Store(x, df, tile + j * kBlockTokens + t);
       hn::Store(y, df, tile + (pairs + j) * kBlockTokens + t);
@@ -154,33 +156,41 @@ inline void AddFloats(const CpuAttentionPlan& plan, const KUpSegment& segment, i
   }
 }
 
-// tile [2 * pairs][64] of one KV head; `sums` has room for [2][2 * pairs][64] integers.
-inline void RebuildKeys(const CpuAttentionPlan& plan, int kv_head, const float* sources,
-                        int32_t* sums, float* tile) {
-  const int rows = 2 * plan.pairs;
-  for (size_t s = 0; s < plan.k_up.size(); ++s) {
-    const KUpSegment& segment = plan.k_up[s];
-    const float* source = sources + segment.source_offset;
-    const bool first = s == 0, last = s + 1 == plan.k_up.size();
-    if (!segment.integer) {
-      AddFloats(plan, segment, kv_head, source, first, last, tile);
-      continue;
-    }
-    const auto* words = reinterpret_cast<const uint8_t*>(source + 2 * kBlockTokens);
+// Likewise for an integer segment. The integers of a few pairs at a time stay in the first-level
+// cache.
+inline void AddIntegerSegment(const CpuAttentionPlan& plan, const KUpSegment& segment, int kv_head,
+                              const float* source, bool first, bool last, float* tile) {
+  constexpr int kGroupRows = 2 * kGroupPairs;
+  alignas(64) int32_t sums[2 * kGroupRows * kBlockTokens];
+  const auto* words = reinterpret_cast<const uint8_t*>(source + 2 * kBlockTokens);
+  const int64_t group_bytes = int64_t{kGroupRows} * segment.row_bytes;
+  const int64_t part_bytes = plan.pairs / kGroupPairs * group_bytes;
+  const int8_t* factors = segment.factors.data() + kv_head * segment.parts * part_bytes;
+  const auto add = !segment.symmetric   ? AddIntegers<false, false>
+                   : segment.parts == 2 ? AddIntegers<true, true>
+                                        : AddIntegers<true, false>;
+  for (int pair = 0; pair < plan.pairs; pair += kGroupPairs, factors += group_bytes) {
     for (int part = 0; part < segment.parts; ++part) {
-      const int8_t* factors = segment.factors.data() +
-                              (int64_t{kv_head} * segment.parts + part) * rows * segment.row_bytes;
-      int32_t* out = sums + part * rows * kBlockTokens;
+      int32_t* out = sums + part * kGroupRows * kBlockTokens;
       if (plan.use_amx) {
-        AmxProduct(factors, segment.row_bytes, rows, words, out);
+        AmxProduct(factors + part * part_bytes, segment.row_bytes, kGroupRows, words, out);
       } else {
-        Int8Product(factors, segment.row_bytes, segment.dims, rows, words, out);
+        Int8Product(factors + part * part_bytes, segment.row_bytes, segment.dims, kGroupRows, words,
+                    out);
       }
     }
-    const auto add = !segment.symmetric   ? AddIntegers<false, false>
-                     : segment.parts == 2 ? AddIntegers<true, true>
-                                          : AddIntegers<true, false>;
-    add(plan, segment, kv_head, source, sums, first, last, tile);
+    add(plan, segment, kv_head, source, sums, pair, first, last, tile);
+  }
+}
+
+// tile [2 * pairs][64] of one KV head.
+inline void RebuildKeys(const CpuAttentionPlan& plan, int kv_head, const float* sources,
+                        float* tile) {
+  for (size_t s = 0; s < plan.k_up.size(); ++s) {
+    const KUpSegment& segment = plan.k_up[s];
+    const auto add = segment.integer ? AddIntegerSegment : AddFloats;
+    add(plan, segment, kv_head, sources + segment.source_offset, s == 0, s + 1 == plan.k_up.size(),
+        tile);
   }
 }
 
