@@ -1,108 +1,23 @@
 #include "engine/checkpoint/gguf_file.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/mapped_file.h"
 #include "base/message.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/gguf_types.h"
 
 namespace latentd {
 namespace {
 
-enum ValueType : uint32_t {
-  kUint8,
-  kInt8,
-  kUint16,
-  kInt16,
-  kUint32,
-  kInt32,
-  kFloat32,
-  kBool,
-  kString,
-  kArray,
-  kUint64,
-  kInt64,
-  kFloat64,
-  kNumValueTypes,
-};
-
-struct ValueTypeInfo {
-  const char* name;
-  int bytes;  // 0: of varying size
-};
-constexpr ValueTypeInfo kValueTypes[kNumValueTypes] = {
-    {"u8", 1},   {"i8", 1},     {"u16", 2},   {"i16", 2}, {"u32", 4}, {"i32", 4}, {"f32", 4},
-    {"bool", 1}, {"string", 0}, {"array", 0}, {"u64", 8}, {"i64", 8}, {"f64", 8},
-};
+using namespace gguf;
 
 constexpr int kMaxArrayDepth = 4;
 constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dims, type, offset
 constexpr uint64_t kDefaultAlignment = 32;
-
-struct TensorType {
-  uint32_t id;
-  const char* name;
-  std::optional<DType> dtype;
-};
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::kF32},      {1, "F16", DType::kF16},       {2, "Q4_0", DType::kQ4_0},
-    {3, "Q4_1", DType::kQ4_1},    {6, "Q5_0", DType::kQ5_0},     {7, "Q5_1", DType::kQ5_1},
-    {8, "Q8_0", DType::kQ8_0},    {9, "Q8_1", std::nullopt},     {10, "Q2_K", std::nullopt},
-    {11, "Q3_K", std::nullopt},   {12, "Q4_K", DType::kQ4_K},    {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K},   {15, "Q8_K", std::nullopt},    {16, "IQ2_XXS", std::nullopt},
-    {17, "IQ2_XS", std::nullopt}, {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt},
-    {20, "IQ4_NL", std::nullopt}, {21, "IQ3_S", std::nullopt},   {22, "IQ2_S", std::nullopt},
-    {23, "IQ4_XS", std::nullopt}, {24, "I8", std::nullopt},      {25, "I16", std::nullopt},
-    {26, "I32", std::nullopt},    {27, "I64", std::nullopt},     {28, "F64", std::nullopt},
-    {29, "IQ1_M", std::nullopt},  {30, "BF16", DType::kBF16},    {34, "TQ1_0", std::nullopt},
-    {35, "TQ2_0", std::nullopt},  {39, "MXFP4", std::nullopt},
-};
-
-template <typename T>
-T Load(const std::byte* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
-
-// The integer of a scalar; nullopt when its type is no integer or it passes int64.
-std::optional<int64_t> LoadInt(uint32_t type, const std::byte* bytes) {
-  switch (type) {
-    case kUint8:
-      return Load<uint8_t>(bytes);
-    case kInt8:
-      return Load<int8_t>(bytes);
-    case kUint16:
-      return Load<uint16_t>(bytes);
-    case kInt16:
-      return Load<int16_t>(bytes);
-    case kUint32:
-      return Load<uint32_t>(bytes);
-    case kInt32:
-      return Load<int32_t>(bytes);
-    case kInt64:
-      return Load<int64_t>(bytes);
-    case kUint64: {
-      const uint64_t value = Load<uint64_t>(bytes);
-      if (value > uint64_t{INT64_MAX}) return std::nullopt;
-      return static_cast<int64_t>(value);
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<double> LoadFloat(uint32_t type, const std::byte* bytes) {
-  if (type == kFloat32) return Load<float>(bytes);
-  if (type == kFloat64) return Load<double>(bytes);
-  const std::optional<int64_t> integer = LoadInt(type, bytes);
-  if (!integer.has_value()) return std::nullopt;
-  return static_cast<double>(*integer);
-}
 
 }  // namespace
 
@@ -339,102 +254,6 @@ absl::Status GgufFile::CheckNoOverlap() const {
     }
   }
   return absl::OkStatus();
-}
-
-const GgufFile::Value* GgufFile::FindValue(std::string_view key) const {
-  const auto it = values_.find(key);
-  return it == values_.end() ? nullptr : &it->second;
-}
-
-absl::Status GgufFile::WrongType(std::string_view key, const Value& value,
-                                 std::string_view wanted) const {
-  std::string type = kValueTypes[value.type].name;
-  if (value.type == kArray) type += Message(" of ", kValueTypes[value.element_type].name);
-  return absl::InvalidArgumentError(
-      Message(name_, ": ", key, " is a value of type ", type, ", not ", wanted));
-}
-
-absl::StatusOr<std::optional<int64_t>> GgufFile::Int(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  const std::optional<int64_t> integer = LoadInt(value->type, value->payload.data());
-  if (!integer.has_value()) return WrongType(key, *value, "an integer below 2^63");
-  return integer;
-}
-
-absl::StatusOr<std::optional<double>> GgufFile::Float(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  const std::optional<double> number = LoadFloat(value->type, value->payload.data());
-  if (!number.has_value()) return WrongType(key, *value, "a number");
-  return number;
-}
-
-absl::StatusOr<std::optional<bool>> GgufFile::Bool(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->type != kBool) return WrongType(key, *value, "a bool");
-  return value->payload[0] != std::byte{0};
-}
-
-absl::StatusOr<std::optional<std::string_view>> GgufFile::String(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->type != kString) return WrongType(key, *value, "a string");
-  return std::string_view(reinterpret_cast<const char*>(value->payload.data()) + 8,
-                          value->payload.size() - 8);
-}
-
-absl::StatusOr<std::vector<std::string>> GgufFile::Strings(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::vector<std::string>();
-  if (value->type != kArray || value->element_type != kString) {
-    return WrongType(key, *value, "an array of strings");
-  }
-  Cursor cursor(value->payload, name_);
-  std::vector<std::string> strings;
-  strings.reserve(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) {
-    std::string_view text;
-    RETURN_IF_ERROR(cursor.ReadString(text, key));
-    strings.emplace_back(text);
-  }
-  return strings;
-}
-
-absl::StatusOr<std::vector<float>> GgufFile::Floats(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::vector<float>();
-  if (value->type != kArray ||
-      (value->element_type != kFloat32 && value->element_type != kFloat64)) {
-    return WrongType(key, *value, "an array of floats");
-  }
-  const int bytes = kValueTypes[value->element_type].bytes;
-  std::vector<float> floats(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) {
-    floats[i] =
-        static_cast<float>(*LoadFloat(value->element_type, value->payload.data() + i * bytes));
-  }
-  return floats;
-}
-
-absl::StatusOr<std::vector<int32_t>> GgufFile::Ints(std::string_view key) const {
-  const Value* value = FindValue(key);
-  if (value == nullptr) return std::vector<int32_t>();
-  if (value->type != kArray || kValueTypes[value->element_type].bytes == 0) {
-    return WrongType(key, *value, "an array of integers");
-  }
-  const int bytes = kValueTypes[value->element_type].bytes;
-  std::vector<int32_t> integers(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) {
-    const std::optional<int64_t> integer =
-        LoadInt(value->element_type, value->payload.data() + i * bytes);
-    if (!integer.has_value() || *integer < INT32_MIN || *integer > INT32_MAX) {
-      return WrongType(key, *value, "an array of 32-bit integers");
-    }
-    integers[i] = static_cast<int32_t>(*integer);
-  }
-  return integers;
 }
 
 }  // namespace latentd
