@@ -1,7 +1,10 @@
-// Products with quantised weights. One token reads every weight byte once (bound by memory: 320
-// bytes for 512 products of Q4_1); from about 8 rows on the int8 dot products bound it. A block of
-// 32 values of 16 output rows costs, besides its 8 dot products per input row, the unpacking of its
-// codes (shared by up to 8 input rows) and 4 operations per input row to scale the integer sums.
+// Products with quantised weights. One input row reads every weight byte once and is bound by memory: 320 bytes for 512
+// products of Q4_1. From about 8 rows on the int8 dot products bound it: a block of 32 values of 16 output rows costs, besides
+// its 8 dot products per input row, 4 operations per input row to scale the integer sums, and the unpacking of its codes, which
+// up to 8 input rows share.
+//
+// Measured with Q4_1 on one thread of Sapphire Rapids (2 hardware threads: int8 peak 370 GMAC/s, read 78 GB/s) beside other
+// work: one row 55 GB/s from L2 and 28 GB/s from beyond; 8 and more rows 190 GMAC/s.
 
 #include "base/check.h"
 #include "kernels/cpu/matmul_panel.h"
