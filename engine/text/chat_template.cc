@@ -12,7 +12,8 @@
 namespace latentd {
 namespace {
 
-using nlohmann::json;
+// Members stay in order: a template may print a message as JSON.
+using json = nlohmann::ordered_json;
 
 void FormatTime(void* context, LatentdBytes format, LatentdSink result) {
   const absl::Time time = (*static_cast<const std::function<absl::Time()>*>(context))();
