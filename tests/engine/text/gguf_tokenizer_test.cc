@@ -133,8 +133,12 @@ TEST(GgufTokenizerTest, BosAndSpacePrefixHaveTheirFormatsDefaults) {
 TEST(GgufTokenizerTest, SentencePieceMergesByScoreAndFallsBackToBytes) {
   GgufVocabulary vocabulary = TinySentencePiece();
   vocabulary.add_bos = false;
-  // "ll" beats "llo" and "he"; a character without a piece is its bytes.
-  EXPECT_THAT(Encode(vocabulary, "llo\u00e9"), ElementsAre(269, 262, 3 + 0xC3, 3 + 0xA9));
+  EXPECT_THAT(Encode(vocabulary, "ord"), ElementsAre(269, 264, 276));
+  vocabulary.tokens.push_back("rd");  // the last piece, with the best score
+  vocabulary.scores.push_back(1);
+  vocabulary.token_types.push_back(1);
+  EXPECT_THAT(Encode(vocabulary, "ord"), ElementsAre(269, 273, 278));
+  EXPECT_THAT(Encode(vocabulary, "o\u00e9"), ElementsAre(269, 273, 3 + 0xC3, 3 + 0xA9));
 }
 
 }  // namespace
