@@ -1,10 +1,12 @@
-// Products with quantised weights. One input row reads every weight byte once and is bound by memory: 320 bytes for 512
-// products of Q4_1. From about 8 rows on the int8 dot products bound it: a block of 32 values of 16 output rows costs, besides
-// its 8 dot products per input row, 4 operations per input row to scale the integer sums, and the unpacking of its codes, which
-// up to 8 input rows share.
+// Products with quantised weights. One input row reads every weight byte once and is bound by
+// memory: 320 bytes for 512 products of Q4_1. From about 8 rows on the int8 dot products bound it:
+// a block of 32 values of 16 output rows costs, besides its 8 dot products per input row, 4
+// operations per input row to scale the integer sums, and the unpacking of its codes, which up to 8
+// input rows share.
 //
-// Measured with Q4_1 on one thread of Sapphire Rapids (2 hardware threads: int8 peak 370 GMAC/s, read 78 GB/s) beside other
-// work: one row 55 GB/s from L2 and 28 GB/s from beyond; 8 and more rows 190 GMAC/s.
+// Measured with Q4_1 on one thread of Sapphire Rapids (2 hardware threads: int8 peak 370 GMAC/s,
+// read 78 GB/s) beside other work: one row 55 GB/s from L2 and 28 GB/s from beyond; 8 and more rows
+// 190 GMAC/s.
 
 #include "base/check.h"
 #include "kernels/cpu/matmul_panel.h"
@@ -208,21 +210,26 @@ HWY_NOINLINE void Tile(const uint8_t* panel, const PanelLayout& layout, const Ac
   }
 }
 
+// Tiles of kRows input rows while there are as many; moves `in`, `rows` and `out` on.
+template <class Format, int kRows>
+HWY_INLINE void Tiles(const uint8_t* panel, const PanelLayout& layout, const ActivationBlock*& in,
+                      int64_t& rows, float*& out, int64_t out_stride) {
+  for (; rows >= kRows; rows -= kRows) {
+    Tile<Format, kRows>(panel, layout, in, out, out_stride);
+    in += kRows * layout.blocks;
+    out += kRows * out_stride;
+  }
+}
+
 template <class Format>
 void Panel(const uint8_t* panel, const PanelLayout& layout, const ActivationBlock* in, int64_t rows,
            float* out, int64_t out_stride) {
-  const auto advance = [&](int count) {
-    in += count * layout.blocks;
-    out += count * out_stride;
-    rows -= count;
-  };
-  for (; rows >= kMaxRows; advance(kMaxRows))
-    Tile<Format, kMaxRows>(panel, layout, in, out, out_stride);
+  Tiles<Format, kMaxRows>(panel, layout, in, rows, out, out_stride);
   if constexpr (kMaxRows > 4) {
-    for (; rows >= 4; advance(4)) Tile<Format, 4>(panel, layout, in, out, out_stride);
-    for (; rows >= 2; advance(2)) Tile<Format, 2>(panel, layout, in, out, out_stride);
+    Tiles<Format, 4>(panel, layout, in, rows, out, out_stride);
+    Tiles<Format, 2>(panel, layout, in, rows, out, out_stride);
   }
-  for (; rows >= 1; advance(1)) Tile<Format, 1>(panel, layout, in, out, out_stride);
+  Tiles<Format, 1>(panel, layout, in, rows, out, out_stride);
 }
 
 void PanelOf(DType dtype, const uint8_t* panel, const PanelLayout& layout,

@@ -22,7 +22,8 @@ struct Candidate {
 
 bool Before(const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.id < b.id; }
 
-// The values of one row in the order (x down, id up), found as far as they are asked for.
+// What is asked of one row's values, in the order (x down, id up), without ordering more of them
+// than that takes.
 class OrderedRow {
  public:
   // x[vocab] outlives the object.
@@ -43,10 +44,37 @@ class OrderedRow {
     return static_cast<int32_t>(id);
   }
 
-  // Candidate i < vocab of the order; `hint` candidates are likely to be asked for.
-  const Candidate& Get(int64_t i, int64_t hint) {
-    if (i >= static_cast<int64_t>(ordered_.size())) Extend(std::max(i + 1, hint));
-    return ordered_[i];
+  // The first `count` candidates, 1 <= count <= vocab. The count-th largest of the chunks' maxima
+  // is a bound that at least `count` values reach, and usually few more.
+  std::vector<Candidate> First(int64_t count) const {
+    float bound = -kInfinity;
+    if (count <= static_cast<int64_t>(chunk_max_.size())) {
+      std::vector<float> maxima = chunk_max_;
+      std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(),
+                       std::greater<float>());
+      bound = maxima[count - 1];
+    }
+    std::vector<Candidate> first = AtLeast(bound);
+    if (static_cast<int64_t>(first.size()) > count) {
+      std::nth_element(first.begin(), first.begin() + count, first.end(), Before);
+      first.resize(count);
+    }
+    std::sort(first.begin(), first.end(), Before);
+    return first;
+  }
+
+  // The values of at least `bound`, by rising id.
+  std::vector<Candidate> AtLeast(float bound) const {
+    std::vector<Candidate> found;
+    for (size_t chunk = 0; chunk < chunk_max_.size(); ++chunk) {
+      if (chunk_max_[chunk] < bound) continue;
+      const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
+      const int64_t end = std::min(begin + kChunk, vocab_);
+      for (int64_t id = begin; id < end; ++id) {
+        if (x_[id] >= bound) found.push_back({x_[id], static_cast<int32_t>(id)});
+      }
+    }
+    return found;
   }
 
  private:
@@ -80,38 +108,11 @@ class OrderedRow {
     has_nan_ |= nan;
   }
 
-  // Orders at least `count` candidates. The count-th largest of the chunks' maxima is a bound that
-  // at least `count` values reach, and usually few more.
-  void Extend(int64_t count) {
-    float bound = -kInfinity;
-    if (count <= static_cast<int64_t>(chunk_max_.size())) {
-      std::vector<float> maxima = chunk_max_;
-      std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(),
-                       std::greater<float>());
-      bound = maxima[count - 1];
-    }
-    ordered_.clear();
-    for (size_t chunk = 0; chunk < chunk_max_.size(); ++chunk) {
-      if (chunk_max_[chunk] < bound) continue;
-      const int64_t begin = static_cast<int64_t>(chunk) * kChunk;
-      const int64_t end = std::min(begin + kChunk, vocab_);
-      for (int64_t id = begin; id < end; ++id) {
-        if (x_[id] >= bound) ordered_.push_back({x_[id], static_cast<int32_t>(id)});
-      }
-    }
-    if (static_cast<int64_t>(ordered_.size()) > 2 * count) {
-      std::nth_element(ordered_.begin(), ordered_.begin() + count, ordered_.end(), Before);
-      ordered_.resize(count);
-    }
-    std::sort(ordered_.begin(), ordered_.end(), Before);
-  }
-
   const float* const x_;
   const int64_t vocab_;
   std::vector<float> chunk_max_;
   float max_ = -kInfinity;
   bool has_nan_ = false;
-  std::vector<Candidate> ordered_;
 };
 
 bool ChangesLogits(const SampleRow& row) {
@@ -147,35 +148,39 @@ void ApplyPenalties(const SampleRow& row, std::vector<float>* x) {
   }
 }
 
-// How many candidates to order at first: more than top_p needs on the usual peaked row.
-constexpr int64_t kFirstCandidates = 64;
-
-// The candidates that top_k and top_p keep, by rising id; x[vocab] is what `order` orders.
+// Cuts `kept` (by rising id) to the shortest prefix of the order whose share of the weights reaches
+// top_p. Bins of falling weight tell in which of them the prefix ends, so only that bin is ordered.
 template <typename WeightOf>
-std::vector<Candidate> Keep(const float* x, int64_t vocab, const SampleRow& row,
-                            const WeightOf& weight, OrderedRow* order) {
-  const int64_t limit = row.top_k > 0 ? std::min<int64_t>(row.top_k, vocab) : vocab;
-  int64_t count = limit;
-  if (row.top_p < 1.0f) {
-    double total = 0.0;
-    if (limit < vocab) {
-      for (int64_t i = 0; i < limit; ++i) total += weight(order->Get(i, limit).x);
-    } else {
-      for (int64_t id = 0; id < vocab; ++id) total += weight(x[id]);
-    }
-    const double reach = row.top_p * total;
-    double sum = 0.0;
-    count = 0;
-    do {
-      sum += weight(order->Get(count, std::min(limit, std::max(kFirstCandidates, 8 * count))).x);
-      ++count;
-    } while (sum < reach && count < limit);
+void CutToTopP(const SampleRow& row, float max, const WeightOf& weight,
+               std::vector<Candidate>* kept) {
+  constexpr int kBins = 1024;
+  constexpr float kBinsPerUnit = 32.0f;  // of (max - x) / temperature
+  const auto bin_of = [&](float x) {
+    const float bin = (max - x) / row.temperature * kBinsPerUnit;
+    return bin < kBins - 1 ? static_cast<int>(bin) : kBins - 1;
+  };
+  std::vector<double> bins(kBins, 0.0);
+  double total = 0.0;
+  for (const Candidate& c : *kept) {
+    const float w = weight(c.x);
+    bins[bin_of(c.x)] += w;
+    total += w;
   }
-  std::vector<Candidate> kept(count);
-  for (int64_t i = 0; i < count; ++i) kept[i] = order->Get(i, count);
-  std::sort(kept.begin(), kept.end(),
-            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  return kept;
+  const double reach = row.top_p * total;
+  double sum = 0.0;
+  int last_bin = 0;
+  while (last_bin < kBins - 1 && sum + bins[last_bin] < reach) sum += bins[last_bin++];
+  std::vector<Candidate> in_bin;
+  for (const Candidate& c : *kept) {
+    if (bin_of(c.x) == last_bin) in_bin.push_back(c);
+  }
+  std::sort(in_bin.begin(), in_bin.end(), Before);
+  for (const Candidate& last : in_bin) {
+    sum += weight(last.x);
+    if (sum < reach) continue;
+    std::erase_if(*kept, [&](const Candidate& c) { return Before(last, c); });
+    return;
+  }
 }
 
 // The first of `count` candidates whose running weight exceeds the row's share u of their sum.
@@ -202,31 +207,35 @@ int32_t DrawById(int64_t count, const SampleRow& row, const CandidateAt& candida
   return last;
 }
 
-int32_t Draw(const float* x, int64_t vocab, const SampleRow& row, OrderedRow* order) {
-  const float max = order->max();
+int32_t Draw(const float* x, int64_t vocab, const SampleRow& row, const OrderedRow& order) {
+  const float max = order.max();
   const auto weight = [&](float value) { return std::exp((value - max) / row.temperature); };
-  if (row.top_p >= 1.0f && (row.top_k <= 0 || row.top_k >= vocab)) {
+  const bool cut_to_top_k = row.top_k > 0 && row.top_k < vocab;
+  if (!cut_to_top_k && row.top_p >= 1.0f) {
     const auto all = [&](int64_t id) { return Candidate{x[id], static_cast<int32_t>(id)}; };
     return DrawById(vocab, row, all, weight);
   }
-  const std::vector<Candidate> kept = Keep(x, vocab, row, weight, order);
+  std::vector<Candidate> kept = cut_to_top_k ? order.First(row.top_k) : order.AtLeast(-kInfinity);
+  if (cut_to_top_k) {
+    std::sort(kept.begin(), kept.end(),
+              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  }
+  if (row.top_p < 1.0f) CutToTopP(row, max, weight, &kept);
   const auto of_kept = [&](int64_t i) { return kept[i]; };
   return DrawById(static_cast<int64_t>(kept.size()), row, of_kept, weight);
 }
 
-void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, OrderedRow* order,
+void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, const OrderedRow& order,
                  SampleResult* result) {
-  const float max = order->max();
+  const float max = order.max();
   double total = 0.0;
   for (int64_t id = 0; id < vocab; ++id) total += std::exp(logits[id] - max);
   const double log_total = std::log(total);
   const auto logprob = [&](float x) { return static_cast<float>((double{x} - max) - log_total); };
   result->logprob = logprob(logits[result->token_id]);
   const int64_t count = std::min<int64_t>(num_logprobs, vocab);
-  for (int64_t i = 0; i < count; ++i) {
-    const Candidate& c = order->Get(i, count);
-    result->top.push_back({c.id, logprob(c.x)});
-  }
+  if (count == 0) return;
+  for (const Candidate& c : order.First(count)) result->top.push_back({c.id, logprob(c.x)});
 }
 
 bool CanDraw(const OrderedRow& order) {
@@ -239,19 +248,19 @@ bool CanDraw(const OrderedRow& order) {
 SampleResult CpuSampleRow(const float* logits, int64_t vocab, const SampleRow& row) {
   SampleResult result;
   result.ok = false;
-  OrderedRow raw(logits, vocab);
+  const OrderedRow raw(logits, vocab);
   if (!CanDraw(raw)) return result;
   if (ChangesLogits(row)) {
     std::vector<float> x(logits, logits + vocab);
     ApplyPenalties(row, &x);
-    OrderedRow order(x.data(), vocab);
+    const OrderedRow order(x.data(), vocab);
     if (!CanDraw(order)) return result;
-    result.token_id = row.temperature == 0.0f ? order.argmax() : Draw(x.data(), vocab, row, &order);
+    result.token_id = row.temperature == 0.0f ? order.argmax() : Draw(x.data(), vocab, row, order);
   } else {
-    result.token_id = row.temperature == 0.0f ? raw.argmax() : Draw(logits, vocab, row, &raw);
+    result.token_id = row.temperature == 0.0f ? raw.argmax() : Draw(logits, vocab, row, raw);
   }
   result.ok = true;
-  if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, &raw, &result);
+  if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, raw, &result);
   return result;
 }
 
