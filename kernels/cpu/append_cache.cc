@@ -9,6 +9,7 @@
 #include "kernels/codec.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/dtype.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/append_cache.cc"
@@ -23,12 +24,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // count is a multiple of 16.
 void FloatsToHalves(const float* values, int count, uint16_t* halves) {
+#if HWY_TARGET == HWY_EMU128  // whose DemoteTo does not round to nearest
+  for (int i = 0; i < count; ++i) halves[i] = FloatToHalf(values[i]);
+#else
   const hn::CappedTag<float, 16> df;
   const hn::Rebind<hwy::float16_t, decltype(df)> dh;
   for (int i = 0; i < count; i += hn::Lanes(df)) {
     hn::StoreU(hn::DemoteTo(dh, hn::LoadU(df, values + i)), dh,
                reinterpret_cast<hwy::float16_t*>(halves + i));
   }
+#endif
 }
 
 }  // namespace HWY_NAMESPACE

@@ -42,7 +42,7 @@ HWY_INLINE void FetchAhead(const hwy::float16_t* now, int values, int64_t ahead)
   constexpr int kLineValues = 32;
   const auto* line =
       reinterpret_cast<const hwy::float16_t*>(reinterpret_cast<const uint8_t*>(now) + ahead);
-  for (int i = 0; i < values; i += kLineValues) hwy::Prefetch(line + i);
+  for (int i = 0; i < values; i += kLineValues) __builtin_prefetch(line + i, 0, 2);
 }
 
 // ---- out[i][t] (+)= sum over d of a[i][d] * tile[d][t]

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/reference/attention.h"
+#include "tests/kernels/cpu/vector_targets.h"
 #include "tests/testing/attention_case.h"
 
 namespace latentd {
@@ -34,13 +35,15 @@ void ExpectSameBytes(const AttentionShape& shape, int threads) {
 }
 
 TEST(AppendCacheTest, WritesTheBytesOfTheDefinition) {
-  for (const Codec codec : kAllCodecs) {
-    SCOPED_TRACE(Info(codec).name);
-    ExpectSameBytes({.path = AttentionPath::kAbsorbed,
-                     .k = {{.dims = 48, .codec = codec}},
-                     .v = {{.dims = 32, .codec = codec}}},
-                    1);
-  }
+  ForEachVectorTarget([] {
+    for (const Codec codec : kAllCodecs) {
+      SCOPED_TRACE(Info(codec).name);
+      ExpectSameBytes({.path = AttentionPath::kAbsorbed,
+                       .k = {{.dims = 48, .codec = codec}},
+                       .v = {{.dims = 32, .codec = codec}}},
+                      1);
+    }
+  });
 }
 
 TEST(AppendCacheTest, WritesMixedSegmentsOnAnyNumberOfThreads) {

@@ -8,6 +8,7 @@
 #include "kernels/cpu/amx_product.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/reference/attention.h"
+#include "tests/kernels/cpu/vector_targets.h"
 #include "tests/testing/attention_case.h"
 
 namespace latentd {
@@ -108,6 +109,19 @@ TEST(CpuAttentionTest, AgreesOnEveryPathAndCodec) {
                                 70);
     }
   }
+}
+
+TEST(CpuAttentionTest, AgreesWithEveryKindOfVectors) {
+  ForEachVectorTarget([] {
+    for (const AttentionPath path :
+         {AttentionPath::kFull, AttentionPath::kReconstruct, AttentionPath::kAbsorbed}) {
+      for (const Codec codec : kAllCodecs) {
+        SCOPED_TRACE(testing::Message() << Name(path) << " " << Info(codec).name);
+        ExpectAgreesWithReference(
+            {.path = path, .num_heads = 14, .k = One(32, codec), .v = One(32, codec)}, {67}, 3);
+      }
+    }
+  });
 }
 
 TEST(CpuAttentionTest, AgreesOnMixedSegmentsAndGroups) {
@@ -277,8 +291,10 @@ TEST(CpuAttentionTest, AmxGivesTheSameBits) {
   CpuRun with(c, std::make_unique<CpuAttentionPlan>(c.spec(), /*use_amx=*/true));
   CpuRun without(c, std::make_unique<CpuAttentionPlan>(c.spec(), /*use_amx=*/false));
   with.Append(inputs, cache, cache.WholeStep());
-  ExpectSameBits(with.Attend(inputs, cache, cache.LastStep(5)),
-                 without.Attend(inputs, cache, cache.LastStep(5)));
+  ForEachVectorTarget([&] {
+    ExpectSameBits(with.Attend(inputs, cache, cache.LastStep(5)),
+                   without.Attend(inputs, cache, cache.LastStep(5)));
+  });
 }
 
 TEST(CpuAttentionTest, RefusesWhatItCannotHold) {
