@@ -83,6 +83,7 @@ class Scheduler {
   bool EnsureBlocks(Sequence* sequence);
   void PreemptLatest();
   bool Admit(absl::Time now);
+  int64_t ExpectedGrowth(const Sequence& sequence) const;
   void TakeSample(Sequence* sequence, const SampleResult& sample, absl::Time now);
   bool FinishWhere(absl::FunctionRef<bool(const Sequence&)> ends, FinishReason reason,
                    const absl::Status& status, absl::Time now);
@@ -98,6 +99,7 @@ class Scheduler {
   List waiting_;
   std::vector<FinishedRequest> finished_;
   int64_t num_added_ = 0;
+  double used_share_ = 1.0;  // of max_new_tokens that a request generates: a moving mean
   absl::Time step_start_;
   ServeStats counters_;  // of which only the counters and last_step are kept up
 };

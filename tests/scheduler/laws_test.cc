@@ -26,19 +26,19 @@ class Dice {
   uint64_t counter_ = 0;
 };
 
-constexpr int kLongest = 4 * 64;  // cached tokens of the longest request: 4 blocks
+constexpr int kLongest = 6 * 64;  // cached tokens of the longest request: 6 blocks
 
 TestRequest RandomRequest(int number, Dice* dice) {
   const int prompt = dice->OneIn(5) ? 64 * dice->Roll(1, 3) : dice->Roll(1, 180);
-  const int output = dice->Roll(1, std::min(90, kLongest + 1 - prompt));
+  const int output = dice->Roll(1, std::min(350, kLongest + 1 - prompt));
   TestRequest test("r" + std::to_string(number), prompt, output, dice->Roll(0, 1 << 20));
   Request& request = *test.request;
   if (dice->OneIn(3)) request.sampling.temperature = 0.0f;
   if (dice->OneIn(3)) request.sampling.repetition_penalty = 1.1f;
-  for (int i = dice->OneIn(3) ? 30 : 0; i > 0; --i) {
+  for (int i = dice->OneIn(5) ? 0 : 40; i > 0; --i) {
     request.stop_token_ids.push_back(dice->Roll(0, 999));
   }
-  if (dice->OneIn(2)) request.min_new_tokens = dice->Roll(0, output);
+  if (dice->OneIn(5)) request.min_new_tokens = dice->Roll(0, output);
   return test;
 }
 
@@ -124,12 +124,35 @@ TEST_P(SchedulerLawsTest, CancelsAndDeadlinesHarmNobodyElse) {
   }
 }
 
+// Short answers make the scheduler let many in; then come those that use all that they asked for.
+TEST(SchedulerPreemptionLawTest, PreemptedAndResumedEqualsAlone) {
+  for (const Limits& limits : {Limits{512, 64, 12}, Limits{512, 64, 40}, Limits{17, 16, 20},
+                               Limits{3, 8, 12}, Limits{2, 64, 12}}) {
+    Simulation sim(SchedulerConfig{.max_batch_tokens = limits.max_batch_tokens,
+                                   .max_sequences = limits.max_sequences},
+                   FakeEngine::Options{.num_blocks = limits.num_blocks});
+    std::vector<TestRequest> requests;
+    for (int i = 0; i < 30; ++i) {
+      requests.emplace_back("short" + std::to_string(i), 5, kLongest - 5, i);
+      requests.back().request->stop_token_ids = {requests.back().expected()[0]};
+    }
+    for (int i = 0; i < 30; ++i) {
+      requests.emplace_back("long" + std::to_string(i), 20 + i, kLongest - 60 - i, i);
+    }
+    for (const TestRequest& r : requests) sim.Add(r);
+    sim.Run();
+    for (const TestRequest& r : requests) EXPECT_EQ(r.sink->tokens(), r.expected());
+    EXPECT_GT(sim.scheduler().stats().preemptions, 1) << limits.max_batch_tokens;
+    sim.ExpectIdle();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Limits, SchedulerLawsTest,
-                         ::testing::Values(Limits{512, 64, 1000}, Limits{512, 64, 4},
-                                           Limits{512, 64, 11}, Limits{512, 1, 4},
-                                           Limits{17, 64, 1000}, Limits{17, 8, 7},
-                                           Limits{3, 64, 1000}, Limits{3, 64, 5}, Limits{1, 64, 4},
-                                           Limits{1, 2, 30}),
+                         ::testing::Values(Limits{512, 64, 1000}, Limits{512, 64, 6},
+                                           Limits{512, 64, 10}, Limits{512, 64, 17},
+                                           Limits{512, 1, 6}, Limits{17, 64, 1000},
+                                           Limits{17, 8, 12}, Limits{3, 64, 1000}, Limits{3, 64, 9},
+                                           Limits{1, 64, 6}, Limits{1, 2, 30}),
                          [](const auto& info) {
                            return "Rows" + std::to_string(info.param.max_batch_tokens) +
                                   "Sequences" + std::to_string(info.param.max_sequences) +
