@@ -44,6 +44,26 @@ TEST(RopeTest, EveryPublishedScalingGivesTheFrequenciesOfTransformers) {
   }
 }
 
+// Values of transformers 5.24 (ROPE_INIT_FUNCTIONS["yarn"]) for a ramp that lies inside the pairs
+// at both ends.
+TEST(RopeTest, YarnsRampBeginsAndEndsWhereTransformersHasIt) {
+  const std::vector<double> whole = {1,       0.3162278,   0.1,     0.02569351,
+                                     0.00625, 0.001383497, 0.00025, 7.905695e-05};
+  const std::vector<double> exact = {1,           0.3162278,   0.1,     0.02861361,
+                                     0.006556971, 0.001285632, 0.00025, 7.905695e-05};
+  for (const bool truncate : {true, false}) {
+    const RopeFrequencies frequencies = ComputeRopeFrequencies({.dims = 16,
+                                                                .scaling = Scaling::kYarn,
+                                                                .factor = 4,
+                                                                .original_max_positions = 4096,
+                                                                .truncate = truncate},
+                                                               16384);
+    for (int j = 0; j < 8; ++j) {
+      EXPECT_NEAR(frequencies.inv_freq[j] / (truncate ? whole : exact)[j], 1.0, 2e-6) << j;
+    }
+  }
+}
+
 TEST(RopeTest, ScalingOfFactorOneChangesNothing) {
   const RopeFrequencies plain = ComputeRopeFrequencies({.dims = 16}, 256);
   for (const Scaling scaling :
