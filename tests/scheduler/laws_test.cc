@@ -127,7 +127,7 @@ TEST_P(SchedulerLawsTest, CancelsAndDeadlinesHarmNobodyElse) {
 // Short answers make the scheduler let many in; then come those that use all that they asked for.
 TEST(SchedulerPreemptionLawTest, PreemptedAndResumedEqualsAlone) {
   for (const Limits& limits : {Limits{512, 64, 12}, Limits{512, 64, 40}, Limits{17, 16, 20},
-                               Limits{3, 8, 12}, Limits{2, 64, 12}}) {
+                               Limits{3, 8, 12}, Limits{2, 64, 10}}) {
     Simulation sim(SchedulerConfig{.max_batch_tokens = limits.max_batch_tokens,
                                    .max_sequences = limits.max_sequences},
                    FakeEngine::Options{.num_blocks = limits.num_blocks});
