@@ -259,7 +259,7 @@ TEST(CpuAttentionLawTest, TheBatchDoesNotChangeBits) {
 
 // A token that went wrong is seen by those after it and by nobody else.
 TEST(CpuAttentionLawTest, LaterTokensDoNotLeak) {
-  constexpr int32_t kTokens = 150, kBroken = 100;
+  constexpr int32_t kTokens = 150, kBroken = 101;  // a pass of the kernels has rows on both sides
   for (const AttentionShape& shape : LawShapes()) {
     const AttentionCase c(shape);
     AttentionInputs inputs(c, kTokens);
