@@ -6,7 +6,7 @@
 
 namespace latentd {
 
-TextWorkers::TextWorkers(int num_threads) {
+TextWorkers::TextWorkers(int num_threads) : max_running_prompts_(num_threads - 1) {
   LATENTD_CHECK(num_threads >= 2);
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -34,7 +34,6 @@ void TextWorkers::SubmitPrompt(Job job) {
 
 bool TextWorkers::NextJob(Job* job, bool* is_prompt) {
   MutexLock lock(&mu_);
-  const int max_prompts = static_cast<int>(threads_.size()) - 1;
   for (;;) {
     *is_prompt = jobs_.empty();
     if (!jobs_.empty()) {
@@ -42,7 +41,7 @@ bool TextWorkers::NextJob(Job* job, bool* is_prompt) {
       jobs_.pop_front();
       return true;
     }
-    if (!prompts_.empty() && running_prompts_ < max_prompts) {
+    if (!prompts_.empty() && running_prompts_ < max_running_prompts_) {
       *job = std::move(prompts_.front());
       prompts_.pop_front();
       ++running_prompts_;

@@ -33,13 +33,15 @@ class TextWorkers {
   void Run();
   bool NextJob(Job* job, bool* is_prompt);  // false: the end
 
+  const int max_running_prompts_;  // one thread is left for tokens
+
   Mutex mu_;
   CondVar wake_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
   std::deque<Job> prompts_ ABSL_GUARDED_BY(mu_);
   int running_prompts_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::thread> threads_;  // constant after construction
+  std::vector<std::thread> threads_;  // of the constructor and destructor alone
 };
 
 }  // namespace latentd
