@@ -159,7 +159,7 @@ SchedulerMetrics::Families::Families(prometheus::Registry& r)
       last_step(Gauges(r, "latentd_engine_last_step_timestamp_seconds",
                        "End of the latest step, or when work last reached an idle engine")
                     .Add({})),
-      requests(Counters(r, "latentd_requests_total",
+      requests(Counters(r, "latentd_sequences_finished_total",
                         "Accepted requests that ended, by code and reason")),
       rejected(PerValue<RejectReason>(
           Counters(r, "latentd_requests_rejected_total", "Requests not accepted"), "reason", 5)),

@@ -86,10 +86,10 @@ TEST_F(MetricsTest, ARequestCountsOnceByCodeAndReason) {
                       absl::Seconds(1));
   metrics_.OnFinished({.reason = FinishReason::kError, .status = absl::InternalError("x")},
                       RequestPhase::kDecode, absl::Seconds(1));
-  EXPECT_EQ(Of("requests_total{code=\"OK\",reason=\"stop\"}"), 1);
-  EXPECT_EQ(Of("requests_total{code=\"CANCELLED\",reason=\"cancelled\"}"), 1);
-  EXPECT_EQ(Of("requests_total{code=\"DEADLINE_EXCEEDED\",reason=\"deadline\"}"), 1);
-  EXPECT_EQ(Of("requests_total{code=\"INTERNAL\",reason=\"error\"}"), 1);
+  EXPECT_EQ(Of("sequences_finished_total{code=\"OK\",reason=\"stop\"}"), 1);
+  EXPECT_EQ(Of("sequences_finished_total{code=\"CANCELLED\",reason=\"cancelled\"}"), 1);
+  EXPECT_EQ(Of("sequences_finished_total{code=\"DEADLINE_EXCEEDED\",reason=\"deadline\"}"), 1);
+  EXPECT_EQ(Of("sequences_finished_total{code=\"INTERNAL\",reason=\"error\"}"), 1);
   EXPECT_EQ(Of("requests_cancelled_total{phase=\"queue\"}"), 1);
   EXPECT_EQ(Of("deadline_exceeded_total{phase=\"prefill\"}"), 1);
   EXPECT_EQ(Of("e2e_seconds_count"), 4);
@@ -132,7 +132,7 @@ TEST(SchedulerMetricsTest, CountersEqualWhatTheSinksHeard) {
   EXPECT_GT(preemptions, 0);
   EXPECT_EQ(of("generation_tokens_total"), generated);
   EXPECT_EQ(of("preemptions_total"), preemptions);
-  EXPECT_EQ(of("requests_total{code=\"OK\",reason=\"length\"}"), 4);
+  EXPECT_EQ(of("sequences_finished_total{code=\"OK\",reason=\"length\"}"), 4);
   EXPECT_EQ(of("requests_cancelled_total{phase=\"decode\"}"), 1);
   EXPECT_EQ(of("requests_cancelled_total{phase=\"queue\"}"), 1);
   EXPECT_EQ(of("ttft_seconds_count"), first_tokens);
