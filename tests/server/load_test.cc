@@ -1,0 +1,66 @@
+#include "server/latentctl/load.h"
+
+#include "gtest/gtest.h"
+#include "server/latentctl/answer.h"
+#include "tests/testing/server_fixture.h"
+
+namespace latentd {
+namespace {
+
+TEST(LoadTest, AClosedLoopSeesEveryTokenAndTheCancelsItAskedFor) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(1))}});
+  const LoadOptions options = {.requests = 40,
+                               .concurrency = 8,
+                               .prompt_tokens = 20,
+                               .output_tokens = 30,
+                               .cancel = 0.3,
+                               .vocab_size = 1000};
+  const LoadResult result = RunLoad(fixture.server().address(), options);
+  ASSERT_EQ(result.rows.size(), 40);
+  int cancelled = 0;
+  for (const LoadRow& row : result.rows) {
+    cancelled += row.cancelled_by_us;
+    EXPECT_EQ(row.status.code(),
+              row.cancelled_by_us ? absl::StatusCode::kCancelled : absl::StatusCode::kOk)
+        << row.status;
+    if (row.cancelled_by_us) continue;
+    EXPECT_EQ(row.output_tokens, 30);
+    EXPECT_EQ(row.reason, "LENGTH");
+    EXPECT_GT(row.ttft, absl::ZeroDuration());
+    EXPECT_GE(row.e2e, row.ttft);
+  }
+  EXPECT_GT(cancelled, 3);
+  EXPECT_LT(cancelled, 24);
+  EXPECT_TRUE(fixture.BecomesIdle());
+}
+
+TEST(LoadTest, AnOpenLoopSendsAtItsOwnTimes) {
+  ServerFixture fixture;
+  const LoadOptions options = {
+      .requests = 50, .rate = 200, .prompt_tokens = 5, .output_tokens = 3, .vocab_size = 1000};
+  const LoadResult result = RunLoad(fixture.server().address(), options);
+  for (int i = 1; i < 50; ++i) EXPECT_GE(result.rows[i].due, result.rows[i - 1].due);
+  // The mean of 50 exponential gaps of 5 ms.
+  EXPECT_GT(result.rows.back().due, absl::Milliseconds(120));
+  EXPECT_LT(result.rows.back().due, absl::Milliseconds(500));
+  EXPECT_GE(result.duration, result.rows.back().due);
+}
+
+TEST(AnswerTest, AnAnswerHoldsTheTextAndTheFiguresOfItsSummary) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(1))}});
+  v1::GenerateRequest request = TextRequest("figures", 12);
+  request.set_logprobs(0);
+  std::string shown;
+  const auto answer = Ask(&fixture.client(), request, absl::InfiniteFuture(),
+                          [&](absl::string_view text) { shown.append(text.data(), text.size()); });
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(shown, answer->text);
+  EXPECT_EQ(answer->token_ids.size(), 12);
+  EXPECT_EQ(answer->logprobs.size(), 12);
+  EXPECT_GT(answer->decode_tokens_per_s(), 0);
+  EXPECT_LT(answer->decode_tokens_per_s(), 1000);
+  EXPECT_EQ(Summary(*answer).substr(0, 10), "12 tokens,");
+}
+
+}  // namespace
+}  // namespace latentd
