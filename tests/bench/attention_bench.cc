@@ -1,7 +1,8 @@
 // Attention and append of one layer with SmolLM2-135M's heads (9 query and 3 KV heads of 64), on
-// all processors:
+// all processors: `attention_bench --benchmark_repetitions=9`, and read the line "min", for other
+// work on the machine only slows it.
 //
-//   attention_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
+// GLIBC_TUNABLES=glibc.malloc.hugetlb=1 gives the caches the huge pages that the engine's pool has.
 //
 // Every iteration takes another of kLayers caches, as a decode step does, so nothing stays in the
 // caches of a core. GB/s counts the bytes of the visible blocks once; GMAC/s the products that the
