@@ -16,7 +16,8 @@ inline absl::string_view Piece(const std::string_view& text) { return {text.data
 
 }  // namespace message_internal
 
-// absl::StrCat that takes std::string_view as well: the distributions build Abseil with a string_view of its own.
+// absl::StrCat that takes std::string_view as well: the distributions build Abseil with a
+// string_view of its own.
 template <typename... Args>
 std::string Message(const Args&... args) {
   return absl::StrCat(message_internal::Piece(args)...);
