@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "spdlog/spdlog.h"
@@ -73,6 +74,7 @@ class EventQueue {
 int Run(const ServerConfig& config) {
   EventQueue events;
   google::protobuf::SetLogHandler(nullptr);  // a client's broken bytes are answered, not logged
+  gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("grpc: {}", line->message); });
   absl::StatusOr<std::unique_ptr<Daemon>> daemon =
       Daemon::Start(config, [&events] { events.Post(Event::kEngineDead); });
   if (!daemon.ok()) {

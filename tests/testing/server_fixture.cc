@@ -36,16 +36,17 @@ ServerFixture::~ServerFixture() {
 }
 
 Streamed ServerFixture::Generate(const v1::GenerateRequest& request, absl::Duration timeout,
-                                 int cancel_after) {
+                                 int cancel_after, Client* client) {
   Streamed streamed;
   streamed.status =
-      client_->Generate(request, absl::Now() + timeout, [&](const v1::GenerateResponse& message) {
-        streamed.messages.push_back(message);
-        streamed.text += message.text();
-        streamed.token_ids.insert(streamed.token_ids.end(), message.token_ids().begin(),
-                                  message.token_ids().end());
-        return cancel_after < 0 || static_cast<int>(streamed.token_ids.size()) < cancel_after;
-      });
+      (client != nullptr ? client : client_.get())
+          ->Generate(request, absl::Now() + timeout, [&](const v1::GenerateResponse& message) {
+            streamed.messages.push_back(message);
+            streamed.text += message.text();
+            streamed.token_ids.insert(streamed.token_ids.end(), message.token_ids().begin(),
+                                      message.token_ids().end());
+            return cancel_after < 0 || static_cast<int>(streamed.token_ids.size()) < cancel_after;
+          });
   return streamed;
 }
 

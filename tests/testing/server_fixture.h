@@ -49,9 +49,11 @@ class ServerFixture {
   const FakeTokenizer& tokenizer() const { return tokenizer_; }
   int engine_deaths() const { return engine_deaths_; }
 
-  // Generates; cancels after `cancel_after` tokens when that is not negative.
+  // Generates; cancels after `cancel_after` tokens when that is not negative. `client` null:
+  // client().
   Streamed Generate(const v1::GenerateRequest& request,
-                    absl::Duration timeout = absl::InfiniteDuration(), int cancel_after = -1);
+                    absl::Duration timeout = absl::InfiniteDuration(), int cancel_after = -1,
+                    Client* client = nullptr);
 
   // The sum of a family's values in the registry over all children whose labels hold these.
   double Metric(const std::string& name, const std::string& label = "",
