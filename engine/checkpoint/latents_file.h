@@ -32,9 +32,8 @@ class LatentsFile {
                                                            const Checkpoint& base);
 
   const std::vector<LatentLayer>& layers() const { return layers_; }
-  const std::string& method() const {
-    return method_;
-  }  // for people: "palu rate 0.5, all heads, minmax4"
+  // For people: "palu, rate 0.5, 4 bits, groups of all KV heads".
+  const std::string& method() const { return method_; }
 
  private:
   LatentsFile() = default;
@@ -43,13 +42,14 @@ class LatentsFile {
   std::string method_;
 };
 
-// Writes a latents file beside nothing else: to a temporary name, then renamed. Tensors are
-// borrowed.
+// What a latents file is written from. Tensors are borrowed.
 struct LatentsContents {
-  std::string fingerprint;
+  std::string fingerprint;  // of the base model
   std::string method;
   std::vector<LatentLayer> layers;
 };
+
+// Writes the file whole or not at all (AtomicFile).
 absl::Status WriteLatentsFile(const std::string& path, const LatentsContents& contents);
 
 }  // namespace latentd

@@ -17,9 +17,7 @@ struct NamedTensor {
   bool is_vector = false;
 };
 
-// Writes a safetensors file: to a temporary name in the same folder, synced, then renamed over
-// `path`, so that a reader sees the old file or the whole new one. Names must differ. On an error
-// nothing is left behind.
+// Writes a safetensors file, whole or not at all (AtomicFile). Names must differ.
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata);
 
