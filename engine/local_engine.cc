@@ -40,7 +40,8 @@ class LocalEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
 
   absl::StatusOr<StepOutput> Step(const Batch& batch) override {
-    RETURN_IF_ERROR(Check(batch));
+    if (dead_.ok()) dead_ = Check(batch);
+    RETURN_IF_ERROR(dead_);
     decoder_.Forward(batch, layout_, pool_->data());
     StepOutput output;
     Sample(batch, &output);
@@ -50,12 +51,8 @@ class LocalEngine final : public Engine {
 
  private:
   absl::Status Check(const Batch& batch) const {
-    for (int32_t id : batch.token_ids) {
-      if (id < 0 || id >= config_.vocab_size) {
-        return absl::InternalError(absl::StrCat("a batch holds token id ", id,
-                                                ", the vocabulary has ", config_.vocab_size));
-      }
-    }
+    for (const int32_t id : batch.token_ids) RETURN_IF_ERROR(CheckToken(id));
+    for (const BatchScore& score : batch.scores) RETURN_IF_ERROR(CheckToken(score.token_id));
     for (int32_t length : batch.kv_lens) {
       if (length > info_.max_context) {
         return absl::InternalError(absl::StrCat("a batch holds a sequence of ", length,
@@ -63,6 +60,12 @@ class LocalEngine final : public Engine {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckToken(int32_t id) const {
+    if (id >= 0 && id < config_.vocab_size) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("a batch holds token id ", id, ", the vocabulary has ", config_.vocab_size));
   }
 
   void Sample(const Batch& batch, StepOutput* output) {
@@ -124,25 +127,23 @@ class LocalEngine final : public Engine {
   const std::unique_ptr<Ops> ops_;
   const ModelWeights weights_;
   Decoder decoder_;
+  absl::Status dead_;  // the error of the step that ended this engine
 };
 
 EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const LatentsFile* latents,
-                  const EngineOptions& options, int max_context, const Ops& ops,
-                  const ModelWeights& weights) {
-  EngineInfo info{
-      .model_name = config.name,
-      .family = config.family,
-      .vocab_size = config.vocab_size,
-      .num_layers = config.num_layers,
-      .max_context =
-          static_cast<int>(std::min<int64_t>(max_context, layout.num_blocks() * kBlockTokens)),
-      .num_blocks = layout.num_blocks(),
-      .bytes_per_token = layout.bytes_per_token(),
-      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
-      .weight_bytes = weights.bytes,
-      .cache_name = latents != nullptr ? latents->method()
-                                       : absl::StrCat("full ", Info(options.full_codec).name),
-      .device = std::string(ops.name())};
+                  Codec full_codec, int max_context, const Ops& ops, const ModelWeights& weights) {
+  EngineInfo info{.model_name = config.name,
+                  .family = config.family,
+                  .vocab_size = config.vocab_size,
+                  .num_layers = config.num_layers,
+                  .max_context = max_context,
+                  .num_blocks = layout.num_blocks(),
+                  .bytes_per_token = layout.bytes_per_token(),
+                  .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
+                  .weight_bytes = weights.bytes,
+                  .cache_name = latents != nullptr ? latents->method()
+                                                   : absl::StrCat("full ", Info(full_codec).name),
+                  .device = std::string(ops.name())};
   for (int l = 0; l < layout.num_layers(); ++l) {
     info.k_bytes_per_token += static_cast<double>(layout.layer(l).k.plane_bytes()) / kBlockTokens;
     info.v_bytes_per_token += static_cast<double>(layout.layer(l).v.plane_bytes()) / kBlockTokens;
@@ -173,10 +174,17 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
                                                    " tokens takes ", one_block.bytes_per_block()));
   }
   ASSIGN_OR_RETURN(CacheLayout layout, CacheLayout::Create(layers, num_blocks));
-  ASSIGN_OR_RETURN(ModelWeights weights,
-                   LoadWeights(checkpoint, latents, options.full_codec, max_context, *ops));
+  const int served_context =
+      static_cast<int>(std::min<int64_t>(max_context, num_blocks * kBlockTokens));
+  ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint,
+                                                     {.latents = latents,
+                                                      .full_codec = options.full_codec,
+                                                      .max_context = max_context,
+                                                      .max_positions = served_context},
+                                                     *ops));
   ASSIGN_OR_RETURN(std::unique_ptr<CachePool> pool, CachePool::Create(layout.total_bytes()));
-  EngineInfo info = InfoOf(config, layout, latents, options, max_context, *ops, weights);
+  EngineInfo info =
+      InfoOf(config, layout, latents, options.full_codec, served_context, *ops, weights);
   return std::make_unique<LocalEngine>(config, std::move(info), std::move(layout), std::move(pool),
                                        std::move(ops), std::move(weights));
 }

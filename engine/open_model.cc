@@ -23,6 +23,12 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options) {
              "tokens of one sequence; 0: the model's own limit", {.min = 0});
 }
 
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options) {
+  if (options.model.empty())
+    return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
+  return Checkpoint::Open(options.model);
+}
+
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
   if (options.device != "cpu") {
     return absl::InvalidArgumentError(
@@ -33,15 +39,13 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
 }
 
 absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options) {
-  if (options.model.empty())
-    return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
   if (options.cache_codec != "16") {
     return absl::InvalidArgumentError(
         absl::StrCat("--cache-codec is \"", options.cache_codec,
                      "\", a full cache has 16 bits; for fewer bytes give --latents"));
   }
   OpenedModel opened;
-  ASSIGN_OR_RETURN(opened.checkpoint, Checkpoint::Open(options.model));
+  ASSIGN_OR_RETURN(opened.checkpoint, OpenCheckpoint(options));
   if (!options.latents.empty()) {
     ASSIGN_OR_RETURN(opened.latents, LatentsFile::Open(options.latents, *opened.checkpoint));
   }

@@ -35,6 +35,7 @@ struct OpenedModel {
 };
 
 // INVALID_ARGUMENT names the flag to change.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options);
 absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options);
 

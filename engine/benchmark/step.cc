@@ -70,13 +70,19 @@ class Sequences {
 
 absl::StatusOr<StepBenchResult> BenchmarkSteps(Engine& engine, const StepBenchOptions& options,
                                                const std::function<void(double)>& progress) {
-  const int length = std::max(options.prompt, options.context + options.steps);
+  const int64_t wanted =
+      std::max(int64_t{options.prompt}, int64_t{options.context} + options.steps);
+  if (wanted > engine.info().max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(wanted == options.prompt ? "--prompt is " : "--context and --steps make ",
+                     wanted, " tokens, the context is ", engine.info().max_context));
+  }
+  const int length = static_cast<int>(wanted);
   const int64_t blocks = int64_t{options.batch} * ((length + kBlockTokens - 1) / kBlockTokens);
-  if (length > engine.info().max_context || blocks > engine.info().num_blocks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.batch, " sequences of ", length, " tokens need ", blocks,
-        " blocks and a context of ", length, "; the pool has ", engine.info().num_blocks,
-        " blocks and the context is ", engine.info().max_context));
+  if (blocks > engine.info().num_blocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--batch ", options.batch, " of ", length, " tokens needs ", blocks,
+                     " cache blocks, --cache-bytes has ", engine.info().num_blocks));
   }
   Sequences sequences(engine, options.batch, length);
   StepBenchResult result;

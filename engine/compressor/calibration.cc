@@ -26,45 +26,29 @@ absl::StatusOr<std::string> UserTurnPrefix(const ChatTemplate& chat_template) {
   return text.substr(0, text.find(marker));
 }
 
-// Runs `windows` token by token, all at once, each in blocks of its own.
-class SelfSampler {
- public:
-  SelfSampler(Engine& engine, int tokens, uint64_t seed)
-      : engine_(engine),
-        tokens_(tokens),
-        blocks_((tokens + kBlockTokens - 1) / kBlockTokens),
-        seed_(seed) {}
-
-  absl::Status Extend(CalibrationWindows* windows) {
-    Batch batch{.max_blocks = blocks_};
-    std::vector<int32_t> blocks(blocks_);
-    std::vector<size_t> sampled;
-    for (size_t i = 0; i < windows->size(); ++i) {
-      const std::vector<int32_t>& window = (*windows)[i];
-      const int length = static_cast<int>(window.size());
-      if (length >= tokens_) continue;
-      std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(i) * blocks_);
-      const int computed = first_ ? 0 : length - 1;
-      const int row = AppendRows(&batch, window, computed, length, blocks);
-      batch.samples.push_back({.row = row, .params = {.seed = seed_ + i}, .position = length});
-      sampled.push_back(i);
-    }
-    first_ = false;
-    ASSIGN_OR_RETURN(const StepOutput output, engine_.Step(batch));
-    for (size_t i = 0; i < sampled.size(); ++i) {
-      if (!output.samples[i].ok) return absl::InternalError("the model's logits are not finite");
-      (*windows)[sampled[i]].push_back(output.samples[i].token_id);
-    }
-    return absl::OkStatus();
+// Draws one more token for every window that is shorter than `tokens`. Window i lies in the blocks
+// from i * blocks_per_window on and draws with seed + i; all but its last token are in the cache if
+// `computed`, none otherwise.
+absl::Status ExtendEach(Engine& engine, int tokens, int blocks_per_window, uint64_t seed,
+                        bool computed, absl::Span<std::vector<int32_t>> windows) {
+  Batch batch{.max_blocks = blocks_per_window};
+  std::vector<int32_t> blocks(blocks_per_window);
+  std::vector<std::vector<int32_t>*> extended;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const int length = static_cast<int>(windows[i].size());
+    if (length >= tokens) continue;
+    std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(i) * blocks_per_window);
+    const int row = AppendRows(&batch, windows[i], computed ? length - 1 : 0, length, blocks);
+    batch.samples.push_back({.row = row, .params = {.seed = seed + i}, .position = length});
+    extended.push_back(&windows[i]);
   }
-
- private:
-  Engine& engine_;
-  const int tokens_;
-  const int blocks_;  // of one window
-  const uint64_t seed_;
-  bool first_ = true;
-};
+  ASSIGN_OR_RETURN(const StepOutput output, engine.Step(batch));
+  for (size_t i = 0; i < extended.size(); ++i) {
+    if (!output.samples[i].ok) return absl::InternalError("the model's logits are not finite");
+    extended[i]->push_back(output.samples[i].token_id);
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -73,6 +57,12 @@ absl::StatusOr<CalibrationWindows> WindowsFromFiles(const std::vector<std::strin
                                                     int tokens) {
   CalibrationWindows windows;
   const int files = static_cast<int>(paths.size());
+  if (count < files) {
+    return absl::InvalidArgumentError(absl::StrCat("--windows is ", count,
+                                                   ", but --calibration "
+                                                   "names ",
+                                                   files, " files"));
+  }
   for (int f = 0; f < files; ++f) {
     const int share = count / files + (f < count % files ? 1 : 0);
     ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(paths[f]));
@@ -99,10 +89,11 @@ absl::StatusOr<CalibrationWindows> WindowsFromModel(Engine& engine, const ModelC
                                                     int tokens, uint64_t seed,
                                                     const Progress& progress) {
   const int blocks_per_window = (tokens + kBlockTokens - 1) / kBlockTokens;
-  if (int64_t{count} * blocks_per_window > engine.info().num_blocks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        count, " windows of ", tokens, " tokens need ", int64_t{count} * blocks_per_window,
-        " cache blocks, the pool has ", engine.info().num_blocks));
+  const int64_t at_once = engine.info().num_blocks / blocks_per_window;
+  if (at_once < 1) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a window of ", tokens, " tokens needs ", blocks_per_window,
+                     " cache blocks, the pool has ", engine.info().num_blocks));
   }
   std::vector<int32_t> start = {std::max(0, config.bos_token_id)};
   std::vector<int32_t> user_turn = start;
@@ -113,10 +104,16 @@ absl::StatusOr<CalibrationWindows> WindowsFromModel(Engine& engine, const ModelC
   }
   CalibrationWindows windows;
   for (int i = 0; i < count; ++i) windows.push_back(i % 2 == 0 ? start : user_turn);
-  SelfSampler sampler(engine, tokens, seed);
-  for (int shortest = 1; shortest < tokens; ++shortest) {
-    RETURN_IF_ERROR(sampler.Extend(&windows));
-    progress(static_cast<double>(shortest) / (tokens - 1));
+  for (int64_t first = 0; first < count; first += at_once) {
+    const auto group = absl::MakeSpan(windows).subspan(first, at_once);
+    for (bool computed = false;; computed = true) {
+      size_t shortest = tokens;
+      for (const std::vector<int32_t>& window : group) shortest = std::min(shortest, window.size());
+      const double group_share = static_cast<double>(shortest) / tokens;
+      RETURN_IF_ERROR(progress((first + group_share * group.size()) / count));
+      if (static_cast<int>(shortest) == tokens) break;
+      RETURN_IF_ERROR(ExtendEach(engine, tokens, blocks_per_window, seed + first, computed, group));
+    }
   }
   return windows;
 }
@@ -126,8 +123,9 @@ absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
                                                  const Progress& progress) {
   const ModelConfig& config = checkpoint.config();
   const int tokens = static_cast<int>(windows[0].size());
-  ASSIGN_OR_RETURN(const ModelWeights weights,
-                   LoadWeights(checkpoint, nullptr, Codec::kF16, tokens, ops));
+  ASSIGN_OR_RETURN(
+      const ModelWeights weights,
+      LoadWeights(checkpoint, {.max_context = config.max_context, .max_positions = tokens}, ops));
   std::vector<int32_t> blocks((tokens + kBlockTokens - 1) / kBlockTokens);
   std::iota(blocks.begin(), blocks.end(), 0);
   ASSIGN_OR_RETURN(const CacheLayout layout,
@@ -145,9 +143,10 @@ absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
                         AddMoment(input, static_cast<int>(rows), &moments[layer]);
                       });
     }
-    progress(static_cast<double>(w + 1) / windows.size());
+    RETURN_IF_ERROR(progress(static_cast<double>(w + 1) / windows.size()));
   }
   for (Matrix& moment : moments) {
+    MirrorUpperTriangle(&moment);
     for (double& value : moment.values) value /= static_cast<double>(windows.size()) * tokens;
   }
   return moments;

@@ -28,8 +28,11 @@ void AddMoment(const float* x, int rows, Matrix* sum) {
   const std::vector<double> wide(x, x + static_cast<size_t>(rows) * n);
   cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, n, rows, 1.0, wide.data(), n, 1.0,
               sum->values.data(), n);
-  for (int r = 1; r < n; ++r) {
-    for (int c = 0; c < r; ++c) sum->at(r, c) = sum->at(c, r);
+}
+
+void MirrorUpperTriangle(Matrix* matrix) {
+  for (int r = 1; r < matrix->rows; ++r) {
+    for (int c = 0; c < r; ++c) matrix->at(r, c) = matrix->at(c, r);
   }
 }
 
@@ -59,6 +62,7 @@ absl::Status CheckLinearAlgebra() {
   Matrix gram(kSize, kSize);
   const std::vector<float> single(square.values.begin(), square.values.end());
   AddMoment(single.data(), kSize, &gram);
+  MirrorUpperTriangle(&gram);
   ASSIGN_OR_RETURN(const Eigen eigen, SymmetricEigen(gram));
   Matrix scaled = eigen.vectors;
   for (int r = 0; r < kSize; ++r) {

@@ -28,8 +28,11 @@ inline Matrix Multiply(const Matrix& a, const Matrix& b) {
   return Multiply(a, Transpose::kNo, b, Transpose::kNo);
 }
 
-// sum += x^T x for `rows` rows of `sum.cols` values.
+// Upper triangle of sum += x^T x, for `rows` rows of `sum.cols` values.
 void AddMoment(const float* x, int rows, Matrix* sum);
+
+// Makes a square matrix symmetric by its upper triangle.
+void MirrorUpperTriangle(Matrix* matrix);
 
 // Eigenvalues of a symmetric matrix from the largest down, and their orthonormal eigenvectors as
 // columns.

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/message.h"
 #include "base/status_macros.h"
 #include "engine/compressor/hadamard.h"
 
@@ -52,12 +55,33 @@ void AppendNumbers(const Matrix& matrix, DType dtype, std::vector<uint8_t>* out)
   }
 }
 
-TensorView ViewOf(const CompressedPlane& plane, const std::vector<uint8_t>& numbers, int64_t cols) {
-  const int64_t rows = static_cast<int64_t>(numbers.size()) / RowBytes(plane.dtype, cols);
-  return {.dtype = plane.dtype,
-          .rows = rows,
+TensorView ViewOf(const std::vector<uint8_t>& numbers, DType dtype, int64_t cols) {
+  return {.dtype = dtype,
+          .rows = static_cast<int64_t>(numbers.size()) / RowBytes(dtype, cols),
           .cols = cols,
           .data = reinterpret_cast<const std::byte*>(numbers.data())};
+}
+
+// The factors of a K or V projection [kv_dim, hidden].
+absl::StatusOr<PlaneFactors> FactorizePlane(const TensorView& weight, const Matrix& moment,
+                                            const PaluOptions& options, const ModelConfig& config,
+                                            TileOrder order) {
+  const int dims = LatentDims(options, config);
+  const int width = options.heads_per_group * config.head_dim;
+  PlaneFactors out{.plane = {.latent_heads = config.num_kv_heads / options.heads_per_group,
+                             .segments = {{.dims = dims, .codec = *CodecOf(options.bits)}},
+                             .order = order},
+                   .dtype = options.bits == 32 ? DType::kF32 : DType::kF16};
+  const Matrix rotation = options.hadamard ? HadamardRotation(dims) : Matrix();
+  for (int head = 0; head < out.plane.latent_heads; ++head) {
+    ASSIGN_OR_RETURN(Factors factors,
+                     Factorize(RowsOf(weight, int64_t{head} * width, width), moment, dims));
+    if (options.hadamard) Rotate(rotation, &factors);
+    AppendNumbers(factors.down, out.dtype, &out.down);
+    AppendNumbers(factors.up, out.dtype, &out.up);
+    out.energy_kept += factors.energy_kept / out.plane.latent_heads;
+  }
+  return out;
 }
 
 }  // namespace
@@ -97,6 +121,24 @@ void Rotate(const Matrix& rotation, Factors* factors) {
   factors->up = Multiply(factors->up, Transpose::kNo, rotation, Transpose::kYes);
 }
 
+absl::StatusOr<int> HeadsPerGroup(std::string_view text, int num_kv_heads) {
+  if (text == "all") return num_kv_heads;
+  if (text.empty()) {
+    for (const int group : {4, 3, 2}) {
+      if (num_kv_heads % group == 0) return group;
+    }
+    return num_kv_heads;
+  }
+  int group = 0;
+  if (!absl::SimpleAtoi(std::string(text), &group)) {
+    return absl::InvalidArgumentError(Message("--group is \"", text,
+                                              "\", allowed: all, or a "
+                                              "divisor of the model's ",
+                                              num_kv_heads, " KV heads"));
+  }
+  return group;
+}
+
 int LatentDims(const PaluOptions& options, const ModelConfig& config) {
   const double dims = (1.0 - options.rate) * options.heads_per_group * config.head_dim;
   return std::max(kTileDims, static_cast<int>(std::lround(dims / kTileDims)) * kTileDims);
@@ -125,35 +167,43 @@ absl::Status Validate(const PaluOptions& options, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CompressedPlane> CompressPlane(const TensorView& weight, const Matrix& moment,
-                                              const PaluOptions& options, const ModelConfig& config,
-                                              TileOrder order) {
-  const int dims = LatentDims(options, config);
-  const int width = options.heads_per_group * config.head_dim;
-  const Codec codec = *CodecOf(options.bits);
-  CompressedPlane out{.plane = {.latent_heads = config.num_kv_heads / options.heads_per_group,
-                                .segments = {{.dims = dims, .codec = codec}},
-                                .order = order},
-                      .dtype = options.bits == 32 ? DType::kF32 : DType::kF16};
-  const Matrix rotation = options.hadamard ? HadamardRotation(dims) : Matrix();
-  for (int head = 0; head < out.plane.latent_heads; ++head) {
-    ASSIGN_OR_RETURN(Factors factors,
-                     Factorize(RowsOf(weight, int64_t{head} * width, width), moment, dims));
-    if (options.hadamard) Rotate(rotation, &factors);
-    AppendNumbers(factors.down, out.dtype, &out.down);
-    AppendNumbers(factors.up, out.dtype, &out.up);
-    out.energy_kept += factors.energy_kept / out.plane.latent_heads;
-  }
+std::string Describe(const PaluOptions& options, const ModelConfig& config) {
+  const std::string group = options.heads_per_group == config.num_kv_heads
+                                ? "all KV heads"
+                                : absl::StrCat(options.heads_per_group, " KV heads");
+  return absl::StrCat("palu, rate ", options.rate, ", ", options.bits, " bits, groups of ", group,
+                      options.hadamard ? "" : ", no Hadamard");
+}
+
+absl::StatusOr<LayerFactors> FactorizeLayer(const Checkpoint& checkpoint, int layer,
+                                            const Matrix& moment, const PaluOptions& options) {
+  const auto factorize = [&](const char* projection,
+                             TileOrder order) -> absl::StatusOr<PlaneFactors> {
+    const std::string name = absl::StrCat("layers.", layer, ".", projection, ".weight");
+    const std::optional<TensorView> weight = checkpoint.Find(name);
+    if (!weight.has_value()) {
+      return absl::NotFoundError(absl::StrCat("the model has no tensor ", name));
+    }
+    return FactorizePlane(*weight, moment, options, checkpoint.config(), order);
+  };
+  LayerFactors out;
+  ASSIGN_OR_RETURN(out.k, factorize("k", TileOrder::kDimMajor));
+  ASSIGN_OR_RETURN(out.v, factorize("v", TileOrder::kTokenMajor));
   return out;
 }
 
-LatentLayer LatentLayerOf(const CompressedPlane& k, const CompressedPlane& v,
-                          const ModelConfig& config) {
+TensorView PlaneFactors::DownView(int64_t hidden_dim) const {
+  return ViewOf(down, dtype, hidden_dim);
+}
+
+TensorView PlaneFactors::UpView() const { return ViewOf(up, dtype, plane.dims()); }
+
+LatentLayer LayerFactors::View(int64_t hidden_dim) const {
   return {.cache = {.k = k.plane, .v = v.plane},
-          .k_down = ViewOf(k, k.down, config.hidden_dim),
-          .k_up = ViewOf(k, k.up, k.plane.dims()),
-          .v_down = ViewOf(v, v.down, config.hidden_dim),
-          .v_up = ViewOf(v, v.up, v.plane.dims())};
+          .k_down = k.DownView(hidden_dim),
+          .k_up = k.UpView(),
+          .v_down = v.DownView(hidden_dim),
+          .v_up = v.UpView()};
 }
 
 }  // namespace latentd

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,11 +33,16 @@ void Rotate(const Matrix& rotation, Factors* factors);
 // The paper's method as it is: one share of dims cut everywhere, one bit width.
 struct PaluOptions {
   double rate = 0.5;  // share of dims cut, in [0, 1)
-  int bits = 4;  // 32 and 16 (floating point), 8 (symmetric grid), 4, 3, 2 (min-max, as the paper)
-  int heads_per_group =
-      0;  // KV heads that share a latent: 1 is the paper's M-LRD, all J-LRD, between G-LRD
+  // 32 and 16 (floating point), 8 (symmetric grid), 4, 3, 2 (min-max, as the paper)
+  int bits = 4;
+  // KV heads that share a latent: 1 is the paper's M-LRD, all J-LRD, between G-LRD
+  int heads_per_group = 0;
   bool hadamard = true;
 };
+
+// The heads of a group that `text` asks for: "all", a number, or empty for the largest divisor of
+// the KV heads up to 4 (the paper's default), all where that is 1. INVALID_ARGUMENT for other text.
+absl::StatusOr<int> HeadsPerGroup(std::string_view text, int num_kv_heads);
 
 // INVALID_ARGUMENT names the flag, its value and what is allowed for this model.
 absl::Status Validate(const PaluOptions& options, const ModelConfig& config);
@@ -43,23 +50,30 @@ absl::Status Validate(const PaluOptions& options, const ModelConfig& config);
 // Dims of a latent head after cutting `rate` of them: the nearest multiple of 16, at least 16.
 int LatentDims(const PaluOptions& options, const ModelConfig& config);
 
-// The factors of one layer in the form of a latents file. Owns its numbers: F32 for 32 bits, F16
-// otherwise.
-struct CompressedPlane {
+// For people: "palu, rate 0.5, 4 bits, groups of all KV heads".
+std::string Describe(const PaluOptions& options, const ModelConfig& config);
+
+// The K or V factors of one layer as numbers of a latents file: F32 for 32 bits, F16 otherwise.
+struct PlaneFactors {
   CachePlane plane;
   DType dtype = DType::kF16;
   std::vector<uint8_t> down;  // [latent_heads * dims, hidden]
   std::vector<uint8_t> up;    // [latent_heads * s * head_dim, dims]
-  double energy_kept = 0;     // over all latent heads
+  double energy_kept = 0;     // share, the mean over the latent heads
+
+  TensorView DownView(int64_t hidden_dim) const;
+  TensorView UpView() const;
 };
 
-// Compresses the K or V projection [kv_dim, hidden] of one layer.
-absl::StatusOr<CompressedPlane> CompressPlane(const TensorView& weight, const Matrix& moment,
-                                              const PaluOptions& options, const ModelConfig& config,
-                                              TileOrder order);
+struct LayerFactors {
+  PlaneFactors k, v;
 
-// The layer as a latents file holds it; borrows the numbers of both planes.
-LatentLayer LatentLayerOf(const CompressedPlane& k, const CompressedPlane& v,
-                          const ModelConfig& config);
+  LatentLayer View(int64_t hidden_dim) const;  // borrows the numbers
+};
+
+// Factorises layer `layer`'s projections for inputs of second moment `moment` [hidden, hidden].
+// `options` are valid for the model.
+absl::StatusOr<LayerFactors> FactorizeLayer(const Checkpoint& checkpoint, int layer,
+                                            const Matrix& moment, const PaluOptions& options);
 
 }  // namespace latentd

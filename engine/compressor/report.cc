@@ -1,10 +1,11 @@
 #include "engine/compressor/report.h"
 
-#include <fstream>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/atomic_file.h"
 #include "nlohmann/json.hpp"
 
 namespace latentd {
@@ -26,12 +27,12 @@ std::string JsonText(const CompressionReport& report) {
                                  {"window_tokens", report.window_tokens},
                                  {"bytes_per_token", report.bytes_per_token},
                                  {"full_bytes_per_token", report.full_bytes_per_token},
-                                 {"ratio", report.full_bytes_per_token / report.bytes_per_token},
+                                 {"ratio", report.ratio()},
                                  {"seconds", report.seconds}};
   for (const CompressionReport::Layer& layer : report.layers) {
     json["layers"].push_back({{"k", ToJson(layer.k)}, {"v", ToJson(layer.v)}});
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string MarkdownText(const CompressionReport& report) {
@@ -45,8 +46,7 @@ std::string MarkdownText(const CompressionReport& report) {
       "energy |\n"
       "|---|---|---|---|---|---|---|\n",
       report.model, report.method, report.calibration, report.windows, report.window_tokens,
-      report.seconds, report.bytes_per_token, report.full_bytes_per_token,
-      report.full_bytes_per_token / report.bytes_per_token);
+      report.seconds, report.bytes_per_token, report.full_bytes_per_token, report.ratio());
   for (size_t l = 0; l < report.layers.size(); ++l) {
     const auto& [k, v] = report.layers[l];
     absl::StrAppendFormat(&text, "| %d | %d x %d %s | %.1f | %.4f | %d x %d %s | %.1f | %.4f |\n",
@@ -57,11 +57,9 @@ std::string MarkdownText(const CompressionReport& report) {
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
+  RETURN_IF_ERROR(file->Write(text));
+  return file->Publish();
 }
 
 }  // namespace

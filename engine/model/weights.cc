@@ -73,18 +73,19 @@ std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFi
   return layers;
 }
 
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const LatentsFile* latents,
-                                         Codec full_codec, int max_context, Ops& ops) {
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
+                                         Ops& ops) {
   const ModelConfig& config = checkpoint.config();
-  const std::vector<CacheLayer> cache_layers = CacheLayersOf(config, latents, full_codec);
+  const LatentsFile* latents = options.latents;
+  const std::vector<CacheLayer> cache_layers = CacheLayersOf(config, latents, options.full_codec);
   Loader loader(checkpoint, ops);
   ModelWeights model;
   ASSIGN_OR_RETURN(model.token_embedding, loader.Require("token_embedding"));
   float softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   if (config.position == PositionKind::kRope) {
-    const RopeFrequencies frequencies = ComputeRopeFrequencies(config.rope, max_context);
+    const RopeFrequencies frequencies = ComputeRopeFrequencies(config.rope, options.max_context);
     softmax_scale *= frequencies.score_factor;
-    model.rope = std::make_unique<RopeTable>(BuildRopeTable(frequencies, max_context));
+    model.rope = std::make_unique<RopeTable>(BuildRopeTable(frequencies, options.max_positions));
   } else {
     ASSIGN_OR_RETURN(model.position_embedding, loader.Require("position_embedding"));
   }

@@ -45,10 +45,16 @@ struct ModelWeights {
 std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
                                       Codec full_codec);
 
-// Prepares every weight and every layer's attention for `ops`. `latents` is null for a full cache.
-// NOT_FOUND names a missing tensor; UNIMPLEMENTED a type or path that the backend has no kernel
-// for.
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const LatentsFile* latents,
-                                         Codec full_codec, int max_context, Ops& ops);
+struct WeightOptions {
+  const LatentsFile* latents = nullptr;  // null: a full cache
+  Codec full_codec = Codec::kF16;        // of the full cache
+  int max_context = 0;    // for which RoPE scalings that depend on the context are fixed
+  int max_positions = 0;  // that will be computed: the rows of the RoPE table
+};
+
+// Prepares every weight and every layer's attention for `ops`. NOT_FOUND names a missing tensor;
+// UNIMPLEMENTED a type or path that the backend has no kernel for.
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
+                                         Ops& ops);
 
 }  // namespace latentd

@@ -18,7 +18,8 @@ class LocalEngineTest : public ::testing::Test {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
   }
-  absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options, const LatentsFile* latents = nullptr) {
+  absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                 const LatentsFile* latents = nullptr) {
     return CreateLocalEngine(*checkpoint_, latents, *CreateCpuOps(1), options);
   }
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -49,8 +50,10 @@ TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
   const auto engine = Create({.cache_bytes = static_cast<int64_t>(kFullBytes * 64 * 4.9)});
   ASSERT_TRUE(engine.ok());
   EXPECT_EQ((*engine)->info().num_blocks, 4);
-  EXPECT_THAT(Create({.cache_bytes = 100}).status().message(), HasSubstr("--cache-bytes is 100, one block of 64 tokens takes 16384"));
-  EXPECT_THAT(Create({.max_context = 1000}).status().message(), HasSubstr("--max-context is 1000, the model was made for 256"));
+  EXPECT_THAT(Create({.cache_bytes = 100}).status().message(),
+              HasSubstr("--cache-bytes is 100, one block of 64 tokens takes 16384"));
+  EXPECT_THAT(Create({.max_context = 1000}).status().message(),
+              HasSubstr("--max-context is 1000, the model was made for 256"));
 }
 
 TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
@@ -59,7 +62,8 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   const std::vector<int32_t> tokens = {1, 5, 9, 20};
   Batch batch{.max_blocks = 1};
   const int row = AppendRows(&batch, tokens, 0, 4, {{1}});
-  batch.samples.push_back({.row = row, .params = {.temperature = 0, .num_logprobs = 3}, .position = 4});
+  batch.samples.push_back(
+      {.row = row, .params = {.temperature = 0, .num_logprobs = 3}, .position = 4});
   auto output = (*engine)->Step(batch);
   ASSERT_TRUE(output.ok());
   const SampleResult drawn = output->samples[0];
@@ -79,12 +83,22 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   EXPECT_NEAR(output->logprobs[drawn.top[2].token_id], drawn.top[2].logprob, 1e-5);
 }
 
-TEST_F(LocalEngineTest, ABatchThatCannotBeComputedIsAnErrorAndNoCrash) {
+TEST_F(LocalEngineTest, ABatchThatCannotBeComputedEndsTheEngine) {
   const auto engine = Create({.num_blocks = 2});
   ASSERT_TRUE(engine.ok());
   Batch batch{.max_blocks = 1};
   AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}});
-  EXPECT_THAT((*engine)->Step(batch).status().message(), HasSubstr("token id 128, the vocabulary has 128"));
+  EXPECT_THAT((*engine)->Step(batch).status().message(),
+              HasSubstr("token id 128, the vocabulary has 128"));
+  Batch good{.max_blocks = 1};
+  AppendRows(&good, std::vector<int32_t>{1}, 0, 1, {{0}});
+  EXPECT_THAT((*engine)->Step(good).status().message(), HasSubstr("token id 128"));
+
+  const auto other = Create({.num_blocks = 2});
+  ASSERT_TRUE(other.ok());
+  EXPECT_TRUE((*other)->Step(good).ok());
+  good.scores.push_back({.row = 0, .token_id = -1});
+  EXPECT_THAT((*other)->Step(good).status().message(), HasSubstr("token id -1"));
 }
 
 }  // namespace

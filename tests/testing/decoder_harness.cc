@@ -25,8 +25,12 @@ absl::StatusOr<std::unique_ptr<DecoderHarness>> DecoderHarness::Create(const Che
                    CacheLayout::Create(CacheLayersOf(config, latents, full_codec), num_blocks));
   std::unique_ptr<DecoderHarness> harness(new DecoderHarness(config, std::move(layout)));
   harness->ops_ = std::move(ops);
-  ASSIGN_OR_RETURN(harness->weights_, LoadWeights(checkpoint, latents, full_codec,
-                                                  config.max_context, *harness->ops_));
+  ASSIGN_OR_RETURN(harness->weights_, LoadWeights(checkpoint,
+                                                  {.latents = latents,
+                                                   .full_codec = full_codec,
+                                                   .max_context = config.max_context,
+                                                   .max_positions = config.max_context},
+                                                  *harness->ops_));
   ASSIGN_OR_RETURN(harness->pool_, CachePool::Create(harness->layout_.total_bytes()));
   std::memset(harness->pool_->data(), 0xFF, harness->layout_.total_bytes());
   harness->decoder_ = std::make_unique<Decoder>(config, harness->weights_, *harness->ops_);
@@ -68,22 +72,17 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& check
   RETURN_IF_ERROR(Validate(options, config));
   Matrix moment(config.hidden_dim, config.hidden_dim);
   for (int i = 0; i < config.hidden_dim; ++i) moment.at(i, i) = 1;
-  std::vector<CompressedPlane> planes;
-  for (int l = 0; l < config.num_layers; ++l) {
-    for (const char* name : {"k", "v"}) {
-      const std::optional<TensorView> weight =
-          checkpoint.Find(absl::StrCat("layers.", l, ".", name, ".weight"));
-      if (!weight.has_value()) return absl::NotFoundError(name);
-      ASSIGN_OR_RETURN(CompressedPlane plane,
-                       CompressPlane(*weight, moment, options, config,
-                                     *name == 'k' ? TileOrder::kDimMajor : TileOrder::kTokenMajor));
-      if (codec.has_value()) plane.plane.segments[0].codec = *codec;
-      planes.push_back(std::move(plane));
-    }
-  }
+  std::vector<LayerFactors> factors;
   LatentsContents contents{.fingerprint = Fingerprint(checkpoint), .method = "test"};
   for (int l = 0; l < config.num_layers; ++l) {
-    contents.layers.push_back(LatentLayerOf(planes[2 * l], planes[2 * l + 1], config));
+    ASSIGN_OR_RETURN(LayerFactors layer, FactorizeLayer(checkpoint, l, moment, options));
+    if (codec.has_value()) {
+      layer.k.plane.segments[0].codec = layer.v.plane.segments[0].codec = *codec;
+    }
+    factors.push_back(std::move(layer));
+  }
+  for (const LayerFactors& layer : factors) {
+    contents.layers.push_back(layer.View(config.hidden_dim));
   }
   const std::string path =
       absl::StrCat(::testing::TempDir(), "/latents-", getpid(), "-", std::rand());

@@ -30,6 +30,8 @@ TEST(Matrix, MomentsAddUpOverChunks) {
   AddMoment(x.data(), 5, &whole);
   AddMoment(x.data(), 2, &parts);
   AddMoment(x.data() + 6, 3, &parts);
+  MirrorUpperTriangle(&whole);
+  MirrorUpperTriangle(&parts);
   for (int r = 0; r < 3; ++r) {
     for (int c = 0; c < 3; ++c) {
       EXPECT_NEAR(whole.at(r, c), parts.at(r, c), 1e-12);

@@ -1,0 +1,41 @@
+#include "engine/open_model.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/tiny_model.h"
+
+namespace latentd {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(OpenModel, TheEngineHasTheContextAndBlocksThatWereAskedFor) {
+  const auto opened = OpenModel(
+      {.model = WriteTinyModel({}), .threads = 1, .cache_bytes = 1 << 20, .max_context = 100});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->latents, nullptr);
+  EXPECT_EQ(opened->engine->info().max_context, 100);
+  // 2 layers x 2 planes x 2 heads x 16 dims x 2 bytes x 64 tokens.
+  EXPECT_EQ(opened->engine->info().num_blocks, (1 << 20) / (2 * 2 * 2 * 16 * 2 * 64));
+}
+
+TEST(OpenModel, AnErrorNamesTheFlagToChange) {
+  const auto error = [](const ModelOptions& options) {
+    return std::string(OpenModel(options).status().message());
+  };
+  const std::string model = WriteTinyModel({});
+  EXPECT_THAT(error({}), HasSubstr("--model is missing"));
+  EXPECT_THAT(error({.model = "/no/model.gguf"}), HasSubstr("/no/model.gguf"));
+  EXPECT_THAT(error({.model = model, .latents = "/no/latents"}), HasSubstr("/no/latents"));
+  EXPECT_THAT(error({.model = model, .latents = model + "/model.safetensors"}),
+              HasSubstr("no latents file"));
+  EXPECT_THAT(error({.model = model, .cache_codec = "5"}), HasSubstr("--cache-codec is \"5\""));
+  EXPECT_THAT(error({.model = model, .device = "tpu"}), HasSubstr("--device is \"tpu\""));
+  EXPECT_THAT(error({.model = model, .cache_bytes = 5}),
+              HasSubstr("--cache-bytes is 5, one block of 64 tokens takes 16384"));
+  EXPECT_THAT(error({.model = model, .max_context = 300}),
+              HasSubstr("--max-context is 300, the model was made for 256"));
+}
+
+}  // namespace
+}  // namespace latentd
