@@ -51,8 +51,8 @@ class Daemon::Parts {
   absl::Status Start(const ServerConfig& config, std::function<void()> on_engine_dead);
 
   ~Parts() {
+    page_.reset();  // before the server and the loop that its probes look at
     server_.reset();
-    page_.reset();  // before the loop that its probes look at
     loop_.reset();
   }
 
@@ -82,6 +82,7 @@ class Daemon::Parts {
 
   // What the probes see, while the rest still starts.
   std::atomic<const ServeLoop*> started_loop_{nullptr};
+  std::atomic<Server*> started_server_{nullptr};
   std::atomic<bool> ready_{false};
 };
 
@@ -100,6 +101,10 @@ absl::Status Daemon::Parts::Live() const {
 absl::Status Daemon::Parts::StartPage(const ServerConfig& config) {
   if (config.metrics_listen == "off") return absl::OkStatus();
   MetricsPage::Probes probes = {
+      .before_metrics =
+          [this] {
+            if (Server* server = started_server_; server != nullptr) server->RefreshMetrics();
+          },
       .live = [this] { return Live(); },
       .ready = [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("not ready"); }};
   ASSIGN_OR_RETURN(page_, MetricsPage::Start(config.metrics_listen, &registry_, std::move(probes)));
@@ -151,6 +156,7 @@ absl::Status Daemon::Parts::Start(const ServerConfig& config,
   spdlog::info("warm-up: first token after {:.0f} ms, {:.0f} ms in all",
                absl::ToDoubleMilliseconds(times.first_token),
                absl::ToDoubleMilliseconds(times.total));
+  started_server_ = server_.get();
   server_->SetReady();
   ready_ = true;
   spdlog::info(

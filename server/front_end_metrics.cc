@@ -84,6 +84,9 @@ struct FrontEndMetrics::Families {
         started(Counters(r, "grpc_server_started_total", "RPCs started")),
         handled(Counters(r, "grpc_server_handled_total", "RPCs ended")),
         handling(Histograms(r, "grpc_server_handling_seconds", "Time from start to end of an RPC")),
+        cache_bytes(Gauges(r, "latentd_kv_bytes", "Bytes of cache blocks by state")),
+        cache_used(cache_bytes.Add({{"state", "used"}})),
+        cache_free(cache_bytes.Add({{"state", "free"}})),
         streams_open(Gauges(r, "latentd_streams_open", "Generate calls that are open").Add({})),
         tokenize(Histograms(r, "latentd_tokenize_seconds",
                             "Chat template and tokenizer, without waiting")
@@ -97,13 +100,17 @@ struct FrontEndMetrics::Families {
   prometheus::Family<prometheus::Counter>& started;
   prometheus::Family<prometheus::Counter>& handled;
   prometheus::Family<prometheus::Histogram>& handling;
+  prometheus::Family<prometheus::Gauge>& cache_bytes;
+  prometheus::Gauge& cache_used;
+  prometheus::Gauge& cache_free;
   prometheus::Gauge& streams_open;
   prometheus::Histogram& tokenize;
   prometheus::Histogram& backpressure;
 };
 
 FrontEndMetrics::FrontEndMetrics(prometheus::Registry& registry, const ServedModel& model)
-    : families_(std::make_unique<Families>(registry)) {
+    : block_bytes_(model.info.bytes_per_token * kBlockTokens),
+      families_(std::make_unique<Families>(registry)) {
   SetFacts(registry, model);
 }
 
@@ -123,6 +130,11 @@ void FrontEndMetrics::OnRpcDone(absl::string_view method, int code, absl::Durati
 void FrontEndMetrics::OnRequestDone(int code, absl::string_view reason) {
   families_->requests.Add({{"code", GrpcCodeName(code)}, {"reason", std::string(reason)}})
       .Increment();
+}
+
+void FrontEndMetrics::SetCacheBlocks(int64_t used, int64_t total) {
+  families_->cache_used.Set(block_bytes_ * static_cast<double>(used));
+  families_->cache_free.Set(block_bytes_ * static_cast<double>(total - used));
 }
 
 void FrontEndMetrics::SetStreamsOpen(int open) { families_->streams_open.Set(open); }

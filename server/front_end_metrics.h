@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -28,11 +29,13 @@ class FrontEndMetrics {
   // A Generate ended: once for each that was started. `reason`: stop, length, ..., or refused.
   void OnRequestDone(int code, absl::string_view reason);
   void SetStreamsOpen(int open);
+  void SetCacheBlocks(int64_t used, int64_t total);
   void OnTokenized(absl::Duration duration);
   void OnBackpressure(absl::Duration waited);      // tokens waited for the client that long
   void OnStreamDropped(absl::string_view reason);  // slow_reader, disconnected
 
  private:
+  const double block_bytes_;
   struct Families;
   const std::unique_ptr<Families> families_;
 };

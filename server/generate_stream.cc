@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "grpcpp/server_context.h"
 #include "kernels/cache_layout.h"
 #include "server/encode_prompt.h"
-#include "spdlog/spdlog.h"
 
 namespace latentd {
 namespace {
@@ -24,23 +24,10 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-const char* ReasonLabel(v1::Finish::Reason reason) {
-  switch (reason) {
-    case v1::Finish::STOP:
-      return "stop";
-    case v1::Finish::LENGTH:
-      return "length";
-    case v1::Finish::STOP_STRING:
-      return "stop_string";
-    case v1::Finish::CANCELLED:
-      return "cancelled";
-    case v1::Finish::DEADLINE:
-      return "deadline";
-    case v1::Finish::ERROR:
-      return "error";
-    default:
-      return "refused";
-  }
+// The reason as a label of metrics; a request that was never served has none.
+std::string ReasonLabel(v1::Finish::Reason reason) {
+  if (reason == v1::Finish::REASON_UNSPECIFIED) return "refused";
+  return absl::AsciiStrToLower(v1::Finish::Reason_Name(reason));
 }
 
 // Appends `from` to `to`, as a client would that reads both.

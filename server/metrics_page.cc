@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<MetricsPage>> MetricsPage::Start(const std::strin
       parts->context, "/metrics",
       [](mg_connection* connection, void* data) {
         auto* self = static_cast<Parts*>(data);
+        self->probes.before_metrics();
         std::vector<prometheus::MetricFamily> families = self->registry->Collect();
         AppendProcessMetrics(&families);
         return Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",

@@ -19,6 +19,7 @@ class MetricsPage {
  public:
   // Each is called for every request of its path, from several threads; OK means 200.
   struct Probes {
+    std::function<void()> before_metrics = [] {};
     std::function<absl::Status()> live;
     std::function<absl::Status()> ready;
   };

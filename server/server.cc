@@ -116,6 +116,11 @@ void Server::RefuseNew() {
 
 int Server::streams_open() const { return parts_->admission.open(); }
 
+void Server::RefreshMetrics() {
+  const ServeStats stats = parts_->front_end.loop->stats();
+  parts_->metrics.SetCacheBlocks(stats.blocks_used, stats.blocks_total);
+}
+
 void Server::CutStreams() { parts_->server->Shutdown(absl::ToChronoTime(absl::Now())); }
 
 void Server::Stop(absl::Time deadline) {

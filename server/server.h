@@ -45,6 +45,9 @@ class Server {
   void RefuseNew();  // health: NOT_SERVING; new requests get UNAVAILABLE
   int streams_open() const;
 
+  // Brings gauges up to date that nobody sets as things happen; before a scrape.
+  void RefreshMetrics();
+
   // Cancels every call that is open. From any thread, also while another is in Stop.
   void CutStreams();
 

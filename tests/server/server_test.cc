@@ -231,6 +231,8 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(stats.cache_bytes_total(), 64 * 64 * 2);
   EXPECT_EQ(fixture.Metric("grpc_server_handled_total", "grpc_method", "GetModel"), 1);
   EXPECT_EQ(fixture.Metric("latentd_kv_compression_ratio"), 4);
+  fixture.server().RefreshMetrics();
+  EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2);
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes_per_token", "part", "full"), 8);
 }
 

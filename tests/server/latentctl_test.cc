@@ -1,7 +1,11 @@
 #include "server/latentctl/load.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "server/latentctl/answer.h"
+#include "server/latentctl/message_json.h"
+#include "server/latentctl/request_flags.h"
 #include "tests/testing/server_fixture.h"
 
 namespace latentd {
@@ -60,6 +64,40 @@ TEST(AnswerTest, AnAnswerHoldsTheTextAndTheFiguresOfItsSummary) {
   EXPECT_GT(answer->decode_tokens_per_s(), 0);
   EXPECT_LT(answer->decode_tokens_per_s(), 1000);
   EXPECT_EQ(Summary(*answer).substr(0, 10), "12 tokens,");
+}
+
+TEST(RequestFlagsTest, OnlyGivenFlagsEnterTheRequest) {
+  RequestFlags request_flags;
+  CommandLine flags({.program = "x", .summary = "", .example = "", .positional = ""});
+  request_flags.AddTo(&flags);
+  ASSERT_TRUE(
+      flags.Parse({"--temperature=0", "--max-tokens", "7", "--stop=a", "--stop=b", "--seed=5"})
+          .ok());
+  v1::GenerateRequest request;
+  request_flags.Apply(&request);
+  EXPECT_EQ(request.ShortDebugString(),
+            R"(sampling { temperature: 0 seed: 5 } max_tokens: 7 stop: "a" stop: "b")");
+  EXPECT_TRUE(absl::IsInvalidArgument(flags.Parse({"--max-tokens=2147483648"})));
+}
+
+TEST(RequestFlagsTest, IdsAreNumbersBetweenCommasOrSpaces) {
+  EXPECT_THAT(*ParseIds("--tokens", "1, 2,-3 4"), testing::ElementsAre(1, 2, -3, 4));
+  EXPECT_EQ(ParseIds("--tokens", "1,x").status().message(), "--tokens: \"x\" is no token id");
+}
+
+TEST(MessageJsonTest, EveryFieldIsThereUnderItsOwnNameAndNumbersAreNumbers) {
+  v1::Usage usage;
+  usage.set_cache_bytes(int64_t{1} << 40);
+  EXPECT_EQ(JsonLine(ToJson(usage)),
+            R"({"prompt_tokens":0,"cached_tokens":0,"generated_tokens":0,"preemptions":0,)"
+            R"("cache_bytes":1099511627776,"full_cache_bytes":0})"
+            "\n");
+  v1::GenerateResponse response;
+  response.add_token_ids(3);
+  response.mutable_finish()->set_reason(v1::Finish::LENGTH);
+  const nlohmann::ordered_json json = ToJson(response);
+  EXPECT_EQ(json["token_ids"].dump(), "[3]");
+  EXPECT_EQ(json["finish"]["reason"], "LENGTH");
 }
 
 }  // namespace
