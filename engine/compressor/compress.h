@@ -30,9 +30,9 @@ struct CompressOptions {
 using CompressProgress = std::function<absl::Status(std::string_view what, double share)>;
 
 // Calibrates, factorises and writes the latents file and then its reports. On one machine the same
-// options give the same latents, byte for byte, for every number of threads. Until the last factor is computed
-// nothing is written, then each file whole or not at all; INVALID_ARGUMENT names the flag and both
-// numbers.
+// options give the same latents, byte for byte, for every number of threads. Until the last factor
+// is computed nothing is written, then each file whole or not at all; INVALID_ARGUMENT names the
+// flag and both numbers.
 absl::StatusOr<CompressionReport> Compress(CompressOptions options,
                                            const CompressProgress& progress);
 
