@@ -346,7 +346,7 @@ void GenerateStream::OnCancel() {
     outbox_.Clear();
     outbox_bytes_ = 0;
   }
-  CancelWork();
+  if (front_end_->clock->Now() < deadline_) CancelWork();  // else the loop counts it as expired
 }
 
 void GenerateStream::CancelWork() {

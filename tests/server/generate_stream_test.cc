@@ -99,6 +99,16 @@ TEST(GenerateStreamTest, StopStringCutsTheTextAtItsFirstPlaceAndEndsTheWork) {
   EXPECT_LT(fixture.loop().stats().generated_tokens, 200);
 }
 
+TEST(GenerateStreamTest, TextHeldBackForAStopStringComesOutAtTheEnd) {
+  ServerFixture fixture;
+  v1::GenerateRequest request = TextRequest("held back", 20);
+  const std::string all = *fixture.tokenizer().Decode(ExpectedTokens(request), true);
+  request.add_stop(all.substr(all.size() - 3) + "no more");
+  const Streamed streamed = fixture.Generate(request);
+  EXPECT_EQ(streamed.reason(), v1::Finish::LENGTH);
+  EXPECT_EQ(streamed.text, all);
+}
+
 TEST(GenerateStreamTest, StopTokenEndsTheTextWithoutItselfUnlessAskedFor) {
   ServerFixture fixture;
   v1::GenerateRequest request = TextRequest("stop token", 100);
@@ -138,6 +148,8 @@ TEST(GenerateStreamTest, TheRpcDeadlineEndsRunningAndWaitingWork) {
   other.join();
   EXPECT_TRUE(fixture.BecomesIdle());
   EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "DEADLINE_EXCEEDED"), 2);
+  EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total", "phase", "decode"), 1);
+  EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total", "phase", "queue"), 1);
 }
 
 TEST(GenerateStreamTest, AnIdIsTakenWhileItsRequestRunsAndFreeAfterwards) {
