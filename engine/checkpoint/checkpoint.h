@@ -23,7 +23,6 @@ struct GgufVocabulary {
   std::vector<std::string> merges;   // BPE: "left right"
   int32_t bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
-  std::string chat_template;  // empty: none
 };
 
 // Where the text layer finds the tokenizer of a model: a Hugging Face folder's files, or GGUF
@@ -31,8 +30,8 @@ struct GgufVocabulary {
 struct TokenizerSource {
   std::string tokenizer_json;         // contents; empty when there is none
   std::string tokenizer_config_json;  // contents; empty when there is none
-  std::string
-      chat_template;  // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
+  // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
+  std::string chat_template;
   std::optional<GgufVocabulary> gguf;
 };
 

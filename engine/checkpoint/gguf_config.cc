@@ -277,7 +277,6 @@ absl::StatusOr<TokenizerSource> ReadGgufTokenizer(const GgufFile& file) {
 
   GgufVocabulary& vocabulary = source.gguf.emplace();
   vocabulary.model = std::string(*model);
-  vocabulary.chat_template = source.chat_template;
   ASSIGN_OR_RETURN(const auto pre_tokenizer, file.String("tokenizer.ggml.pre"));
   vocabulary.pre_tokenizer = std::string(pre_tokenizer.value_or(""));
   ASSIGN_OR_RETURN(vocabulary.tokens, file.Strings("tokenizer.ggml.tokens"));

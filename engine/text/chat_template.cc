@@ -85,23 +85,13 @@ void AddGgufTokens(const GgufVocabulary& vocabulary, json* variables) {
   add("unk_token", vocabulary.unknown_token_id);
 }
 
-// tokenizer_config.json states one template, or a list of named ones.
-std::string ConfigTemplate(const json& config) {
-  const json entry = config.value("chat_template", json());
-  if (entry.is_string()) return entry.get<std::string>();
-  if (!entry.is_array()) return "";
-  for (const json& named : entry) {
-    if (!named.is_object() || named.value("name", json()) != "default") continue;
-    const json text = named.value("template", json());
-    if (text.is_string()) return text.get<std::string>();
-  }
-  return "";
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(
     const TokenizerSource& source, std::function<absl::Time()> now) {
+  if (source.chat_template.empty()) {
+    return absl::FailedPreconditionError("the model has no chat template");
+  }
   json config = json::object();
   if (!source.tokenizer_config_json.empty()) {
     config = json::parse(source.tokenizer_config_json, nullptr, /*allow_exceptions=*/false);
@@ -109,17 +99,13 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(
       return absl::InvalidArgumentError("tokenizer_config.json is no JSON object");
     }
   }
-  std::string text = source.chat_template;
-  if (text.empty()) text = ConfigTemplate(config);
-  if (text.empty() && source.gguf) text = source.gguf->chat_template;
-  if (text.empty()) return absl::FailedPreconditionError("the model has no chat template");
 
   json special_tokens = json::object();
   if (source.gguf) AddGgufTokens(*source.gguf, &special_tokens);
   AddConfigTokens(config, &special_tokens);
   auto chat_template =
       std::make_unique<RustChatTemplate>(std::move(special_tokens), std::move(now));
-  RETURN_IF_ERROR(chat_template->Parse(text));
+  RETURN_IF_ERROR(chat_template->Parse(source.chat_template));
   return chat_template;
 }
 

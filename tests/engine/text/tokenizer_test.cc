@@ -77,7 +77,7 @@ TEST(TokenizerTest, GgufAndJsonGiveTheSameIdsAndText) {
   ASSERT_TRUE(a && b);
   std::vector<std::string> texts = {"e\u0301 <|endoftext|> x</s> \n\n  \t   end"};
   for (const auto& [text, ids] : Fixture("gpt-2")) texts.push_back(text);
-  for (int seed = 0; seed < 200; ++seed) texts.push_back(RandomText(seed, 1 + seed));
+  for (int seed = 0; seed < 50; ++seed) texts.push_back(RandomText(seed, 1 + 4 * seed));
   for (const std::string& text : texts) {
     for (const bool parse_special : {false, true}) {
       const auto ids = a->Encode(text, false, parse_special);
@@ -88,40 +88,31 @@ TEST(TokenizerTest, GgufAndJsonGiveTheSameIdsAndText) {
   }
 }
 
-struct GoldenCase {
-  const char* name;
-  bool parse_special;
-};
-
-class GoldenTest : public ::testing::TestWithParam<GoldenCase> {
- protected:
-  static std::optional<TokenizerSource> Source() {
-    if (std::string(GetParam().name) != "mistral") return DemoModelData();
-    const auto json = TokenizerData("npm-lenml-llama2/tokenizer.json.gz");  // is Mistral 7B's
-    if (!json) return std::nullopt;
-    return TokenizerSource{.tokenizer_json = *json};
-  }
-};
-
-// llama.cpp's ids (the demo model) and SentencePiece's (Mistral).
-TEST_P(GoldenTest, GivesTheIdsOfOtherPrograms) {
-  const auto source = Source();
-  if (!source) GTEST_SKIP() << "the vocabulary of " << GetParam().name << " is not there";
-  const auto tokenizer = MakeTokenizer(*source);
-  ASSERT_NE(tokenizer, nullptr);
-  for (const auto& entry : Golden()["ids"][GetParam().name]) {
+void ExpectGolden(const Tokenizer& tokenizer, const char* name, bool parse_special) {
+  for (const auto& entry : Golden()["ids"][name]) {
     const auto text = entry["text"].get<std::string>();
-    const auto ids = tokenizer->Encode(text, false, GetParam().parse_special).value();
+    const auto ids = tokenizer.Encode(text, false, parse_special).value();
     EXPECT_EQ(ids, entry["ids"].get<std::vector<int32_t>>()) << text;
-    EXPECT_EQ(tokenizer->Decode(ids, false).value(), text);
+    EXPECT_EQ(tokenizer.Decode(ids, false).value(), text);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vocabularies, GoldenTest,
-                         ::testing::Values(GoldenCase{"demo", true},
-                                           GoldenCase{"demo_plain", false},
-                                           GoldenCase{"mistral", false}),
-                         [](const auto& info) { return std::string(info.param.name); });
+TEST(TokenizerTest, TheDemoModelGivesTheIdsOfLlamaCpp) {
+  const auto source = DemoModelData();
+  if (!source) GTEST_SKIP() << "the demo model is not there";
+  const auto tokenizer = MakeTokenizer(*source);
+  ASSERT_NE(tokenizer, nullptr);
+  ExpectGolden(*tokenizer, "demo", /*parse_special=*/true);
+  ExpectGolden(*tokenizer, "demo_plain", /*parse_special=*/false);
+}
+
+TEST(TokenizerTest, MistralGivesTheIdsOfSentencePiece) {
+  const auto json = TokenizerData("npm-lenml-llama2/tokenizer.json.gz");  // is Mistral 7B's
+  if (!json) GTEST_SKIP() << "no Mistral in LATENTD_TEST_DATA";
+  const auto tokenizer = MakeTokenizer(TokenizerSource{.tokenizer_json = *json});
+  ASSERT_NE(tokenizer, nullptr);
+  ExpectGolden(*tokenizer, "mistral", /*parse_special=*/false);
+}
 
 TEST(TokenizerTest, BytePairMergesInsideWordsOnly) {
   const auto tokenizer = MakeTokenizer(TinyByteLevel());
@@ -190,13 +181,13 @@ TEST(TokenizerTest, BrokenSourcesAreRefused) {
 }
 
 // No text may keep a worker busy for a time that grows with its square.
-TEST(TokenizerTest, LongTextsTakeSeconds) {
+TEST(TokenizerTest, LongTextsTakeLinearTime) {
   for (const GgufVocabulary& vocabulary : {TinyByteLevel(), TinySentencePiece()}) {
     const auto tokenizer = MakeTokenizer(vocabulary);
     ASSERT_NE(tokenizer, nullptr);
     for (const char* unit : {"a", " ", "hello", "\n \t"}) {
       std::string text;
-      while (text.size() < 1'000'000) text += unit;
+      while (text.size() < 250'000) text += unit;
       text += "x";
       const std::clock_t start = std::clock();
       ASSERT_TRUE(tokenizer->Encode(text, true, false).ok());

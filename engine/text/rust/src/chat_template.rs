@@ -4,8 +4,7 @@ use std::io;
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, ErrorKind};
-use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
+use serde_json::Value as Json;
 
 use crate::{Code, Error, TimeFormatter};
 
@@ -35,7 +34,7 @@ impl ChatTemplate {
     }
 
     pub fn render(&self, variables: &[u8]) -> Result<String, Error> {
-        let variables: serde_json::Value = serde_json::from_slice(variables)
+        let variables: Json = serde_json::from_slice(variables)
             .map_err(|error| Error::invalid(format!("variables of the chat template: {error}")))?;
         let template = self.environment.get_template(NAME).map_err(describe)?;
         let mut out = Bounded(Vec::new());
@@ -91,83 +90,66 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, minijinja::Error> {
     }
     let default_item = if indent.is_some() { "," } else { ", " };
     let separators = separators.unwrap_or(vec![default_item.to_owned(), ": ".to_owned()]);
-    let [item, key] = [separators[0].clone(), separators[1].clone()];
-    let mut out = Vec::new();
-    let format = PythonJson { indent, item, key, depth: 0, is_empty: true };
-    value
-        .serialize(&mut Serializer::with_formatter(&mut out, format))
+    let style = PythonJson { indent, item: &separators[0], key: &separators[1] };
+    let json = serde_json::to_value(value)
         .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))?;
-    Ok(Value::from(String::from_utf8_lossy(&out).into_owned()))
+    let mut out = String::new();
+    style.append(&json, 0, &mut out);
+    Ok(Value::from(out))
 }
 
-struct PythonJson {
+struct PythonJson<'a> {
     indent: Option<usize>,
-    item: String,
-    key: String,
-    depth: usize,
-    is_empty: bool, // the innermost array or object, so far
+    item: &'a str, // separators
+    key: &'a str,
 }
 
-impl PythonJson {
-    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.is_empty = true;
-        writer.write_all(bracket)
-    }
-
-    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth -= 1;
-        if !self.is_empty {
-            self.break_line(writer)?;
-        }
-        self.is_empty = false;
-        writer.write_all(bracket)
-    }
-
-    fn next<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if !first {
-            writer.write_all(self.item.as_bytes())?;
-        }
-        self.is_empty = false;
-        self.break_line(writer)
-    }
-
-    fn break_line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
-        match self.indent {
-            Some(indent) => write!(writer, "\n{:width$}", "", width = indent * self.depth),
-            None => Ok(()),
+impl PythonJson<'_> {
+    fn append(&self, json: &Json, depth: usize, out: &mut String) {
+        match json {
+            Json::Array(list) => {
+                self.append_all('[', list, ']', depth, out, |element, out| {
+                    self.append(element, depth + 1, out)
+                });
+            }
+            Json::Object(members) => {
+                self.append_all('{', members, '}', depth, out, |(key, member), out| {
+                    out.push_str(&Json::from(key.as_str()).to_string());
+                    out.push_str(self.key);
+                    self.append(member, depth + 1, out)
+                });
+            }
+            scalar => out.push_str(&scalar.to_string()),
         }
     }
-}
 
-impl Formatter for PythonJson {
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"[")
+    fn append_all<T>(
+        &self,
+        open: char,
+        parts: impl IntoIterator<Item = T>,
+        close: char,
+        depth: usize,
+        out: &mut String,
+        append: impl Fn(T, &mut String),
+    ) {
+        out.push(open);
+        let mut is_empty = true;
+        for part in parts {
+            out.push_str(if is_empty { "" } else { self.item });
+            is_empty = false;
+            self.break_line(depth + 1, out);
+            append(part, out);
+        }
+        if !is_empty {
+            self.break_line(depth, out);
+        }
+        out.push(close);
     }
-    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"]")
-    }
-    fn begin_array_value<W: ?Sized + io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"{")
-    }
-    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"}")
-    }
-    fn begin_object_key<W: ?Sized + io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.key.as_bytes())
+
+    fn break_line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = self.indent {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent * depth));
+        }
     }
 }

@@ -108,10 +108,6 @@ fn guarded(sink: Sink, body: impl FnOnce() -> Result<(), Error>) -> i32 {
     error.code as i32
 }
 
-fn text_of(bytes: &[u8], what: &str) -> Result<String, Error> {
-    checked_utf8(bytes, what).map(str::to_owned)
-}
-
 fn checked_utf8<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, Error> {
     std::str::from_utf8(bytes).map_err(|error| {
         let (at, size) = (error.valid_up_to(), bytes.len());
@@ -183,8 +179,8 @@ unsafe extern "C" fn latentd_chat_template_create(
     message: Sink,
 ) -> i32 {
     guarded(message, || {
-        let source = text_of(source.get(), "chat template")?;
-        *out = Box::into_raw(Box::new(ChatTemplate::new(source, time)?));
+        let source = checked_utf8(source.get(), "chat template")?;
+        *out = Box::into_raw(Box::new(ChatTemplate::new(source.to_owned(), time)?));
         Ok(())
     })
 }
