@@ -38,11 +38,12 @@ struct TokenizerSource {
 // An opened model: its config, and its tensors under canonical names whatever the file format and
 // family:
 //
-//   token_embedding [vocab, hidden]    position_embedding [max_context, hidden] (learned positions)
-//   final_norm.weight final_norm.bias [hidden]      lm_head [vocab, hidden] (absent when tied)
-//   layers.N.attention_norm.weight|bias   layers.N.{q,k,v,o}.weight|bias
-//   layers.N.mlp_norm.weight|bias         layers.N.{gate,up,down}.weight|bias   (gate absent for
-//   ungated activations)
+//   token_embedding [vocab, hidden]
+//   position_embedding [max_context, hidden]     learned positions alone
+//   final_norm.weight|bias [hidden]
+//   lm_head [vocab, hidden]                      absent when tied
+//   layers.N.attention_norm.weight|bias, layers.N.{q,k,v,o}.weight|bias
+//   layers.N.mlp_norm.weight|bias, layers.N.{gate,up,down}.weight|bias     no gate if ungated
 //
 // Weights are [out, in] row-major. q and k rows are in the half-split RoPE order of Hugging Face: a
 // GGUF file's are un-permuted row by row (whole quantised rows). Everything is checked at Open: a

@@ -18,11 +18,13 @@ namespace latentd {
 // has been checked against the file's size, so that reading a value or a tensor cannot fail later.
 // Immutable, thread-safe.
 //
-//   file   = "GGUF" | u32 version | u64 num_tensors | u64 num_values | value... | tensor... |
-//   padding | tensor data value  = string key | u32 type | payload          string = u64 length |
-//   bytes array  = u32 element type | u64 count | elements  (a payload; arrays may nest, 4 deep)
-//   tensor = string name | u32 num_dims | u64 dims (innermost first) | u32 type | u64 offset in the
-//   tensor data
+//   file   = "GGUF" | u32 version | u64 num_tensors | u64 num_values | value... | tensor...
+//            | padding | tensor data
+//   value  = string key | u32 type | payload
+//   tensor = string name | u32 num_dims | u64 dims (innermost first) | u32 type
+//            | u64 offset in the tensor data
+//   string = u64 length | bytes
+//   array  = u32 element type | u64 count | elements      (a payload; arrays may nest, 4 deep)
 class GgufFile {
  public:
   // `name` stands for the file in messages. `storage` keeps `bytes` alive.

@@ -19,10 +19,13 @@ struct LatentLayer {
   TensorView v_up;    // [latent_heads * s * head_dim, v.dims()]
 };
 
-// A latents file: a safetensors file with the factors of every layer ("layers.N.k_down", ...) and,
-// as metadata key "latentd", a JSON object {version, fingerprint, method, layers: [{k:
-// {latent_heads, segments: [[dims, codec], ...]}, v}]}. It belongs to one base model and leaves
-// that unchanged. Immutable, thread-safe.
+// A latents file: a safetensors file with the factors of every layer as tensors "layers.N.k_down",
+// "layers.N.k_up", "layers.N.v_down" and "layers.N.v_up", and as metadata "latentd" the JSON
+//
+//   {version, fingerprint, method, layers: [{k: plane, v: plane}, ...]}
+//   plane = {latent_heads, segments: [[dims, codec], ...]}
+//
+// It belongs to one base model and leaves that unchanged. Immutable, thread-safe.
 class LatentsFile {
  public:
   // Opens and checks the file against the base model: FAILED_PRECONDITION with both fingerprints

@@ -14,8 +14,8 @@ namespace latentd {
 // not overlap, leave no holes, and have as many bytes as type and shape say.
 //
 //   file   = u64 header length | header | tensor data
-//   header = JSON {name: {"dtype", "shape", "data_offsets": [begin, end)}, "__metadata__": {string:
-//   string}}
+//   header = JSON {name: {"dtype", "shape", "data_offsets": [begin, end)}, ...,
+//                  "__metadata__": {string: string}}
 struct SafetensorsFile {
   StoredTensors tensors;
   std::map<std::string, std::string> metadata;

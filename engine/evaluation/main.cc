@@ -53,6 +53,11 @@ absl::Status Perplexity(Options options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--count is \"", options.count, "\", allowed: all, second-half"));
   }
+  if (options.perplexity.windows > 0 && options.perplexity.first_windows > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--windows is ", options.perplexity.windows, " and --first-windows is ",
+                     options.perplexity.first_windows, ": give one of the two"));
+  }
   options.perplexity.second_half = options.count == "second-half";
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> text, MappedFile::Open(options.text));
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model));
@@ -100,13 +105,13 @@ int Main(int argc, char** argv) {
                                 "--text wiki.test.raw --windows 16"});
   AddModelFlags(&flags, &options.model);
   flags.Add("text", &options.text, "FILE", "UTF-8 text to measure on");
-  flags.Add("window", &options.perplexity.window, "N", "tokens of one window", {.min = 2});
+  flags.Add("window", &options.perplexity.window, "N", "tokens of one window", {.min = 4});
   flags.Add("windows", &options.perplexity.windows, "N", "windows, evenly spaced; 0: all that fit",
             {.min = 0});
   flags.Add("first-windows", &options.perplexity.first_windows, "N", "the first N windows instead",
             {.min = 0});
-  flags.Add("count", &options.count, "WHAT",
-            "all tokens, or the second-half of each window (as llama-perplexity counts)");
+  flags.Add("count", &options.count, "all|second-half",
+            "which tokens of each window count; llama-perplexity counts the second half");
   flags.Add("json", &options.json, "print the result as one JSON object");
   flags.ParseOrExit(absl::MakeConstSpan(args).subspan(1));
   if (const absl::Status status = Perplexity(std::move(options)); !status.ok()) {

@@ -71,6 +71,9 @@ absl::StatusOr<PerplexityResult> MeasurePerplexity(Engine& engine, const std::ve
     }
     progress(static_cast<double>(w + 1) / starts.size());
   }
+  if (!std::isfinite(sum)) {
+    return absl::InternalError("the model's log probabilities are not finite");
+  }
   const double mean = sum / result.tokens;
   const double variance = std::max(0.0, sum_of_squares / result.tokens - mean * mean);
   result.perplexity = std::exp(mean);

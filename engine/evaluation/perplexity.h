@@ -2,12 +2,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
-#include "engine/text/tokenizer.h"
 
 namespace latentd {
 
@@ -27,7 +25,7 @@ struct PerplexityResult {
 
 // Perplexity of the text's token ids. Each window is one sequence that starts from nothing; its
 // first token is given. INVALID_ARGUMENT with both numbers when the text or the context is too
-// short.
+// short; INTERNAL when the model gives no finite probability.
 absl::StatusOr<PerplexityResult> MeasurePerplexity(Engine& engine, const std::vector<int32_t>& ids,
                                                    const PerplexityOptions& options,
                                                    const std::function<void(double)>& progress);
