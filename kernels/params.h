@@ -12,17 +12,22 @@ namespace latentd {
 class Weight;         // kernels/ops.h
 class AttentionPlan;  // kernels/ops.h
 
-// Arguments of every op. Pointers are borrowed; T is the number of token rows of the step. All
-// activations are fp32, row-major and dense unless a stride is named.
+// Arguments of every op. Pointers and spans are borrowed until the op is done and point to memory
+// of the backend's device. T is the number of token rows of the step, of all its sequences
+// together; 0 is allowed. Activations are fp32, row-major and dense unless a stride is named; an
+// output overlaps no input unless it says so, and what it held before is not read.
 
+// out[t] = table[token_ids[t]] (+ position_table[positions[t]]).
 struct EmbedParams {
-  absl::Span<const int32_t> token_ids;         // [T]
+  absl::Span<const int32_t> token_ids;         // [T], in [0, vocab)
   absl::Span<const int32_t> positions;         // [T]; read only with a position table
   TensorView table;                            // [vocab, hidden]
   const TensorView* position_table = nullptr;  // [max_context, hidden] or null
   float* out = nullptr;                        // [T, hidden]
 };
 
+// out = (in - m) / sqrt(mean((in - m)^2) + epsilon) * weight + bias over each row, where m is 0
+// (kRms; Zhang and Sennrich 2019) or the row's mean (kLayer; Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kLayer };
 
 struct NormParams {
@@ -36,10 +41,11 @@ struct NormParams {
   float* out = nullptr;           // [rows, dims], may be `in`
 };
 
-// One product of a group that shares its input: out = in x weight^T (+ bias) (+ out, when
-// accumulating).
+// One product of a group that shares its input: out = (in x weight^T + bias) + out, without the
+// parts that are not there. A backend may round the input to 8 bits where the weight is quantised
+// (the CPU does: int8 in blocks of 32 values, each with its scale).
 struct Product {
-  const Weight* weight = nullptr;  // [n, k]
+  const Weight* weight = nullptr;  // [n, k], from PrepareWeight of the same Ops
   const float* bias = nullptr;     // [n] or null
   float* out = nullptr;            // [T, out_stride]
   int64_t out_stride = 0;          // in values, >= n
@@ -50,11 +56,12 @@ struct MatmulParams {
   const float* in = nullptr;  // [T, k]
   int64_t rows = 0;           // T
   int64_t k = 0;
-  absl::Span<const Product> products;
+  absl::Span<const Product> products;  // their outputs do not overlap
 };
 
 // cos and sin of every position: table[position * pairs + j] for the pair (x[j], x[j + pairs]),
-// half-split as in Hugging Face. Plain rotations: a scaling's attention factor belongs in
+// half-split as in Hugging Face. Plain rotations (cos^2 + sin^2 = 1, the angle proportional to the
+// position, 0 at 0), so kernels may add angles; a scaling's attention factor belongs in
 // AttentionSpec::softmax_scale.
 struct RopeTable {
   int pairs = 0;  // rotated dims / 2; dims from 2 * pairs on are left alone
@@ -63,14 +70,17 @@ struct RopeTable {
   std::vector<float> sin;
 };
 
+// (x, y) = (x cos - y sin, y cos + x sin) for the pairs of every head; dims from 2 * pairs on stay.
 struct RopeParams {
   const RopeTable* table = nullptr;
-  absl::Span<const int32_t> positions;  // [T]
+  absl::Span<const int32_t> positions;  // [T], in [0, table->max_positions)
   int heads = 0;
   int head_dim = 0;
   float* x = nullptr;  // [T, heads, head_dim], in place
 };
 
+//   kSiluGated  gate / (1 + e^-gate) * up
+//   kGeluTanh   gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2 (Hendrycks, Gimpel 2016)
 enum class ActivationKind : uint8_t { kSiluGated, kGeluTanh };
 
 struct ActivationParams {
@@ -82,30 +92,37 @@ struct ActivationParams {
   float* out = nullptr;         // [rows, dims], may be gate or up
 };
 
-// ---- Attention
-// ------------------------------------------------------------------------------------------------------
+// ---- Attention ----
 
+// What a layer's cache holds, and so how scores come about. h is a cached latent.
 enum class AttentionPath : uint8_t {
   kFull,         // the cache holds keys (after RoPE) and values
   kReconstruct,  // latents; keys are rebuilt in the kernel: k = RoPE(k_up h + k_bias)
   kAbsorbed,     // latents, no RoPE: scores are (k_up^T q) . h + q . k_bias
 };
-const char* Name(AttentionPath path);
+const char* Name(AttentionPath path);  // "full", "reconstruct", "absorbed"
 
 // What is constant about one layer's attention; checked once, at load (Ops::PrepareAttention).
+// Query head i reads KV head i / (num_heads / num_kv_heads), KV head g reads latent head
+// g / (num_kv_heads / latent_heads), of K and of V each.
 struct AttentionSpec {
   AttentionPath path = AttentionPath::kFull;
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  float softmax_scale = 0.0f;
-  CacheLayer cache;
+  float softmax_scale = 0.0f;       // scores are softmax_scale * q . k; > 0
+  CacheLayer cache;                 // kFull: num_kv_heads heads of head_dim dims, rounded up to 16
   const RopeTable* rope = nullptr;  // kReconstruct; outlives the plan
 
-  // Latent paths. s = num_kv_heads / latent_heads KV heads share a latent head. fp32, row-major,
-  // copied by PrepareAttention:
-  //   k_up [latent_heads][s * head_dim][k.dims()], v_up [latent_heads][s * head_dim][v.dims()]
+  // Latent paths. The factors are fp32, finite, row-major, and copied by PrepareAttention. Row
+  // g * head_dim + i makes dim i of KV head g:
+  //   k_up [num_kv_heads * head_dim][k.dims()], v_up [num_kv_heads * head_dim][v.dims()]
   //   k_bias, v_bias [num_kv_heads * head_dim] or null, added after k_up / v_up
+  //
+  // Precision: a backend may multiply codes as integers (kReconstruct), with k_up rounded to int8,
+  // one scale per row. That moves a key by about 0.6 % of its norm, beside the 10 % of 4-bit codes
+  // themselves; factors of codes of 8 bits and more must be finer, so that the codes bound the
+  // error. Everything else is fp32.
   const float* k_up = nullptr;
   const float* v_up = nullptr;
   const float* k_bias = nullptr;
@@ -113,35 +130,39 @@ struct AttentionSpec {
 };
 
 // The cache of one layer as a step sees it, and which tokens belong to whom. Sequence i of S owns
-// the query rows [cu_q_lens[i], cu_q_lens[i+1]); they are its last tokens, at positions kv_lens[i]
-// - q_len .. kv_lens[i] - 1.
+// the query rows [cu_q_lens[i], cu_q_lens[i + 1]), possibly none; they are its last tokens, at
+// positions kv_lens[i] - q_len .. kv_lens[i] - 1. Position n lies in block
+// block_table[i][n / 64], at offset n % 64.
 struct CacheView {
-  uint8_t* layer = nullptr;  // start of this layer's region in the pool
-  int64_t block_bytes = 0;
-  absl::Span<const int32_t> cu_q_lens;  // [S + 1]
-  absl::Span<const int32_t> kv_lens;    // [S], tokens of the sequence after this step
-  absl::Span<const int32_t>
-      block_table;  // [S, max_blocks], entries past a sequence's blocks are -1
+  uint8_t* layer = nullptr;  // start of this layer's region in the pool; aligned to 64
+  int64_t block_bytes = 0;   // from a block of the region to the next: CacheLayer::block_bytes()
+  absl::Span<const int32_t> cu_q_lens;    // [S + 1], from 0 to T
+  absl::Span<const int32_t> kv_lens;      // [S], tokens of the sequence after this step
+  absl::Span<const int32_t> block_table;  // [S, max_blocks], -1 past a sequence's blocks
   int64_t max_blocks = 0;
-  absl::Span<const int32_t> positions;  // [T]
-  absl::Span<const int64_t> slots;      // [T] block id * 64 + offset: where token t is written
+  absl::Span<const int64_t> slots;  // [T] block id * 64 + offset: where token t is written
 };
 
-// Encodes one row per token into its slot. k and v hold what the planes store: after RoPE for
-// kFull, latents otherwise.
+// Encodes one row per token into its slot. k and v hold what the planes store, head after head:
+// keys after RoPE and values for kFull (num_kv_heads x head_dim; dims that pad a head are written
+// as 0), latents otherwise (latent_heads x dims). A row with a NaN or an infinity reads
+// back with one. Nothing else in the pool changes: neither other tokens' bits nor other blocks.
 struct AppendCacheParams {
   const AttentionPlan* plan = nullptr;
   CacheView cache;
-  const float* k =
-      nullptr;  // [T, k_stride], latent_heads x dims values (kv_heads x head_dim for kFull)
-  int64_t k_stride = 0;
-  const float* v = nullptr;
+  const float* k = nullptr;  // [T, k_stride]
+  int64_t k_stride = 0;      // in values
+  const float* v = nullptr;  // [T, v_stride]
   int64_t v_stride = 0;
 };
 
-// Causal attention from the cache alone (the step's own tokens were appended before). Splits are
-// fixed ranges of 1024 absolute positions, merged in order, so an output row depends on its own
-// query and its sequence's cache only.
+// Causal attention from the cache alone (the step's own tokens were appended before): the row at
+// position n sees the positions 0 .. n. Splits are fixed ranges of kSplitTokens absolute positions,
+// merged in order, so an output row depends on its own query and its sequence's cache only. Values
+// mix as they are stored; v_up and v_bias are applied once per split, before the merge.
+//
+// Only blocks with a position that some row sees are read. What lies past a row's own position, be
+// it NaN, does not reach its output.
 struct AttentionParams {
   const AttentionPlan* plan = nullptr;
   CacheView cache;
@@ -150,23 +171,24 @@ struct AttentionParams {
 };
 inline constexpr int kSplitTokens = 1024;
 
-// ---- Sampling
-// -------------------------------------------------------------------------------------------------------
+// ---- Sampling ----
 
 // One row of logits to draw a token from. The order is the field's: penalties, min-tokens mask,
 // temperature, top_k, top_p, min_p, draw. temperature 0 is greedy (the smallest id among equals).
+// reference/sampling.h defines each step. Ids in `tokens` and `banned` that are outside of the
+// vocabulary are passed over.
 struct SampleRow {
-  float temperature = 1.0f;
-  int top_k = 0;  // 0: all
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;  // over prompt and output (Keskar et al. 2019)
+  float temperature = 1.0f;         // >= 0
+  int top_k = 0;                    // 0: all
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output (Keskar et al. 2019)
   float presence_penalty = 0.0f;    // over output
   float frequency_penalty = 0.0f;   // over output
   uint64_t seed = 0;
   int64_t position = 0;  // of the token that is drawn: the counter of the random numbers
   absl::Span<const int32_t> tokens;  // the sequence so far
-  int num_prompt_tokens = 0;         // tokens[0, n) are the prompt
+  int num_prompt_tokens = 0;         // tokens[0, n) are the prompt, the rest is output
   absl::Span<const int32_t> banned;  // ids that may not be drawn (stop ids before min_tokens)
   int num_logprobs = -1;             // -1: none; k >= 0: the drawn token's and the k likeliest
 };

@@ -51,7 +51,6 @@ void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* po
                           .kv_lens = batch.kv_lens,
                           .block_table = batch.block_table,
                           .max_blocks = batch.max_blocks,
-                          .positions = batch.positions,
                           .slots = batch.slots};
     Attend(l, batch, cache, observer);
     Mlp(l, rows);

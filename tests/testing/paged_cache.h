@@ -20,8 +20,8 @@ struct PagedStep {
   std::vector<int32_t> kv_lens;
   std::vector<int32_t> positions;
   std::vector<int64_t> slots;
-  std::vector<int64_t>
-      tokens;  // of each row: its index among the tokens of all sequences, sequence by sequence
+  // Of each row: its index among the tokens of all sequences, sequence by sequence.
+  std::vector<int64_t> tokens;
 
   int64_t rows() const { return static_cast<int64_t>(positions.size()); }
 };
@@ -95,7 +95,6 @@ class PagedCache {
             .kv_lens = step.kv_lens,
             .block_table = block_table_,
             .max_blocks = max_blocks_,
-            .positions = step.positions,
             .slots = step.slots};
   }
 
