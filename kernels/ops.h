@@ -10,18 +10,20 @@
 
 namespace latentd {
 
-// A weight matrix [rows, cols] in the order that a backend multiplies from; quantised weights keep
-// their bits. Immutable.
+// A weight matrix [rows, cols] (output x input values) in the order that a backend multiplies from;
+// quantised weights keep their bits. Made by Ops::PrepareWeight, owned by the caller, immutable,
+// and used with the Ops that made it, which outlives it.
 class Weight {
  public:
   virtual ~Weight() = default;
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   DType dtype() const { return dtype_; }
-  virtual int64_t bytes() const = 0;  // memory it takes
+  virtual int64_t bytes() const = 0;  // of the device's memory
 
  protected:
-  Weight(const TensorView& view) : rows_(view.rows), cols_(view.cols), dtype_(view.dtype) {}
+  explicit Weight(const TensorView& view)
+      : rows_(view.rows), cols_(view.cols), dtype_(view.dtype) {}
 
  private:
   const int64_t rows_, cols_;
@@ -29,7 +31,8 @@ class Weight {
 };
 
 // One layer's attention, checked and with its factors in the order that a backend's kernels read.
-// Immutable.
+// Made by Ops::PrepareAttention, owned by the caller, immutable, and used with the Ops that made
+// it.
 class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
@@ -40,21 +43,30 @@ class AttentionPlan {
   AttentionSpec spec_;
 };
 
-// The ops of one device. Owned by a worker and called from its thread alone. Every op's output row
-// depends on its own input row alone: the same bits for any batch size, chunking and thread count.
+// The ops of one device. Owned by a worker and called from its thread alone.
+//
+// The law: an output row is a function of its own input row (and of its sequence's cache, for
+// Attention) alone, bit for bit, for any batch size, chunking, place in the batch and thread count.
+// So a backend sums in a fixed order and picks no kernel by the batch whose bits differ from
+// another's. Backends differ from one another by rounding only, within what params.h allows.
 class Ops {
  public:
   virtual ~Ops() = default;
-  virtual std::string_view name() const = 0;
+  virtual std::string_view name() const = 0;  // for logs and statistics: "cpu (AVX3_DL)"
 
-  // Load time. `view` must outlive the weight (a backend may keep pointing into the mapped file).
-  // UNIMPLEMENTED when the backend has no kernel for the type or path: nothing falls back in
-  // silence.
+  // Load time: everything that comes from a file is checked here. INVALID_ARGUMENT names the field
+  // and both numbers; UNIMPLEMENTED when the backend has no kernel for the type, the path or the
+  // size (nothing falls back in silence); RESOURCE_EXHAUSTED for want of memory.
+  //
+  // `view` must outlive the weight (a backend may keep pointing into the mapped file).
   virtual absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) = 0;
+  // Copies the factors that `spec` points to, and may round them (AttentionSpec says how far).
   virtual absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
       const AttentionSpec& spec) = 0;
 
-  // Step time. Arguments are the caller's promise, checked by LATENTD_CHECK.
+  // Step time, in the order of the calls. Arguments are the caller's promise, checked by
+  // LATENTD_CHECK where that costs nothing. NaN and infinities in activations are no error: they
+  // stay in their row until Sample says so.
   virtual void Embed(const EmbedParams& p) = 0;
   virtual void Norm(const NormParams& p) = 0;
   virtual void Matmul(const MatmulParams& p) = 0;
@@ -73,7 +85,8 @@ std::unique_ptr<Ops> CreateReferenceOps();
 absl::StatusOr<std::unique_ptr<Ops>> CreateCpuOps(int num_threads);
 
 // The checks that every backend's PrepareAttention starts with: dims, heads and planes agree,
-// factors are there where the path needs them. INVALID_ARGUMENT names the field and both numbers.
+// factors are there where the path needs them and finite. INVALID_ARGUMENT names the field and both
+// numbers.
 absl::Status ValidateAttention(const AttentionSpec& spec);
 
 }  // namespace latentd

@@ -10,10 +10,10 @@ namespace latentd {
 //
 //   out[r][t] = sum over d of factors[r][d] * code(d, t)
 //
-//   factors  [rows][row_bytes] int8, zero from the real dims on; row_bytes a multiple of kAmxStep,
-//   rows of 16 words    [row_bytes / 4][64 tokens][4 dims] uint8: the kDimMajor order of 8-bit
-//   codes. Where factors are zero the bytes
-//            are read and do not matter.
+//   factors  [rows][row_bytes] int8, zero from the real dims on; rows a multiple of 16, row_bytes
+//            of kAmxStep
+//   words    [row_bytes / 4][64 tokens][4 dims] uint8: the kDimMajor order of 8-bit codes. Where
+//            factors are zero the bytes are read and do not matter.
 //   out      [rows][64 tokens] int32
 //
 // Runs between the construction and the destruction of an AmxTiles on the same thread.
@@ -32,8 +32,8 @@ class AmxTiles {
   const bool used_;
 };
 
-// True when the machine has AMX and Linux lets this process use its registers. Load time: it asks
-// for that.
+// Asks Linux, once for all threads of the process, for AMX's registers. False when the machine has
+// no AMX or Linux refuses (old kernels, seccomp filters): Int8Product then gives the same integers.
 bool RequestAmx();
 
 }  // namespace latentd

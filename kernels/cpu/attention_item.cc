@@ -1,18 +1,16 @@
 // One pass over the cached blocks of an item. Every tile is made once for all the queries of the
 // item, and stays in the first-level cache while they use it.
 //
-// What bounds it, measured on one Sapphire Rapids core of a busy machine (beside it: fp32 117
-// GMAC/s, read 14 GB/s) with 9 query and 3 KV heads of 64:
+// What bounds it, measured with attention_bench on one thread of a busy Sapphire Rapids (peaks in
+// the same minutes: fp32 117 GMAC/s, read 14 GB/s) with 9 query and 3 KV heads of 64. A block is 64
+// tokens of all KV heads.
 //
-// 512 query rows at depth 4096: fp32 products. 70 GMAC/s (60 %) on a 16-bit cache, 56 on 4-bit
-// latents.
-//
-// One row, 16-bit cache: 1.7 us a block from the core's caches, four fifths of it the two products;
-// from memory, 49 KB a block, 11 GB/s (78 %).
-//
-// One row, 4-bit latents: 5.6 us a block in one group of 96 dims, 4.6 us in three of 32. A quarter
-// is AMX, a fifth scales and RoPE, the rest values, scores and softmax; memory (7 KB a block) is
-// not the bound.
+//   512 rows at depth 4096  fp32 products: 70 GMAC/s (60 %) on a 16-bit cache, 56 on 4-bit latents
+//   1 row, 16-bit cache     memory: 49 KB a block at 11 GB/s (78 %). From the core's caches 1.7 us
+//                           a block, four fifths of it the two products
+//   1 row, 4-bit latents    arithmetic: 7 KB and 5.6 us a block in one group of 96 dims, 4.6 us in
+//                           three of 32. A quarter is AMX, a fifth scales and RoPE, the rest
+//                           values, scores and softmax
 
 #include "kernels/cpu/attention_item.h"
 

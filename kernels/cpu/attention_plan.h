@@ -37,26 +37,26 @@ template <typename T>
 using AlignedVector = std::vector<T, CacheLineAllocator<T>>;
 
 // One segment of k_up in the order of the kernels, all KV heads. Segments whose codes are small
-// integers are multiplied as integers: k_up is then int8 with one scale per output row (two int8
-// parts, 254 apart, under 8-bit codes, which would otherwise be more exact than their factor).
-// Segments of 16- and 32-bit values are multiplied in fp32.
+// integers are multiplied as integers: k_up is then int8 with one scale per output row, which moves
+// a key by about 0.6 % of its norm. 8-bit codes, which are more exact than that, get a factor of
+// two int8 parts, 254 apart. Segments of 16- and 32-bit values are multiplied in fp32.
 struct KUpSegment {
   bool integer = false;
-  bool symmetric =
-      false;  // offset == -(2^bits - 1) / 2 * scale, so that it needs no array of its own
+  bool symmetric = false;  // a code's offset is -(2^bits - 1) / 2 scales, not a stored number
   int dims = 0;
   int parts = 0;      // int8 parts of a factor: 1 or 2
   int row_bytes = 0;  // of one row of one part: dims rounded up to kAmxStep
-  int64_t cache_offset =
-      0;  // of the codes and their scales from the latent head's start in a block
+  // Bytes from the latent head's start in a block to the codes, and to their scales.
+  int64_t cache_offset = 0;
   int64_t scale_offset = 0;
-  int64_t source_offset =
-      0;  // in floats: where the decoded latents of a block lie in the working memory
+  // Floats from the start of an item's key sources to this segment's (DecodeKeySources).
+  int64_t source_offset = 0;
+  // rows = 2 * plan.pairs, groups = plan.pairs / kGroupPairs.
   AlignedVector<int8_t> factors;  // [num_kv_heads][parts][groups][x, y][kGroupPairs][row_bytes]
   AlignedVector<float> scales;    // [num_kv_heads][rows]
-  AlignedVector<float> row_sums;  // [num_kv_heads][rows] scale x sum of the row, times -(2^bits -
-                                  // 1) / 2 if symmetric
-  AlignedVector<float> fp32;      // [num_kv_heads][rows][dims], when not integer
+  // [num_kv_heads][rows] scale x sum of the row, times -(2^bits - 1) / 2 if symmetric.
+  AlignedVector<float> row_sums;
+  AlignedVector<float> fp32;  // [num_kv_heads][rows][dims], when not integer
 };
 
 // One layer's attention on the CPU: what does not change from step to step. Immutable after
@@ -78,8 +78,7 @@ class CpuAttentionPlan final : public AttentionPlan {
   int k_dims = 0;  // of one latent head of the K plane, all segments
   int v_dims = 0;
   int query_dims = 0;  // of a query as it meets the key tile: k_dims, or 2 * pairs (kReconstruct)
-  int value_dims =
-      0;  // of a split's output: v_dims for kFull, head_dim rounded up to 16 for latents
+  int value_dims = 0;  // of a split's output: v_dims for kFull, else head_dim rounded up to 16
 
   // kReconstruct.
   int pairs = 0;                // rotated pairs and those of angle 0, rounded up to kGroupPairs
@@ -91,11 +90,10 @@ class CpuAttentionPlan final : public AttentionPlan {
   int64_t key_source_floats = 0;  // decoded latents of one latent head and block
   bool use_amx = false;
 
-  AlignedVector<float>
-      k_up_absorbed;  // kAbsorbed: [num_kv_heads][head_dim][k_dims], times softmax scale x log2(e)
-  AlignedVector<float> v_up;    // latents: [num_kv_heads][v_dims][value_dims]
-  AlignedVector<float> v_bias;  // latents: [num_kv_heads][value_dims]
-  float query_scale = 1.0f;     // softmax_scale x log2(e): scores are exponents of 2
+  float query_scale = 1.0f;            // softmax_scale x log2(e): scores are exponents of 2
+  AlignedVector<float> k_up_absorbed;  // kAbsorbed: [num_kv_heads][head_dim][k_dims] x query_scale
+  AlignedVector<float> v_up;           // latents: [num_kv_heads][v_dims][value_dims]
+  AlignedVector<float> v_bias;         // latents: [num_kv_heads][value_dims]
 
  private:
   void PrepareRope();
