@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/ops.h"
@@ -43,8 +45,18 @@ absl::Status CheckFullPlane(const AttentionSpec& spec, const CachePlane& plane,
   return absl::OkStatus();
 }
 
+absl::Status CheckFinite(absl::string_view name, const float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(values[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("attention: value ", i, " of ", count, " of ",
+                                                     name, " is ", values[i], ", must be finite"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLatentPlane(const AttentionSpec& spec, const CachePlane& plane,
-                              absl::string_view name, const float* up) {
+                              absl::string_view name, const float* up, const float* bias) {
   if (spec.num_kv_heads % plane.latent_heads != 0) {
     return Disagree(absl::StrCat(name, ".latent_heads"), plane.latent_heads,
                     "must divide num_kv_heads", spec.num_kv_heads);
@@ -54,7 +66,10 @@ absl::Status CheckLatentPlane(const AttentionSpec& spec, const CachePlane& plane
                                                    name, "_up [", spec.num_kv_heads * spec.head_dim,
                                                    ", ", plane.dims(), "], which is null"));
   }
-  return absl::OkStatus();
+  const int64_t rows = int64_t{spec.num_kv_heads} * spec.head_dim;
+  RETURN_IF_ERROR(CheckFinite(absl::StrCat(name, "_up"), up, rows * plane.dims()));
+  if (bias == nullptr) return absl::OkStatus();
+  return CheckFinite(absl::StrCat(name, "_bias"), bias, rows);
 }
 
 absl::Status CheckRope(const AttentionSpec& spec) {
@@ -121,8 +136,8 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
     RETURN_IF_ERROR(CheckFullPlane(spec, spec.cache.k, "k"));
     return CheckFullPlane(spec, spec.cache.v, "v");
   }
-  RETURN_IF_ERROR(CheckLatentPlane(spec, spec.cache.k, "k", spec.k_up));
-  return CheckLatentPlane(spec, spec.cache.v, "v", spec.v_up);
+  RETURN_IF_ERROR(CheckLatentPlane(spec, spec.cache.k, "k", spec.k_up, spec.k_bias));
+  return CheckLatentPlane(spec, spec.cache.v, "v", spec.v_up, spec.v_bias);
 }
 
 }  // namespace latentd

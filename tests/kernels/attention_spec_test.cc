@@ -13,31 +13,36 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr float kFactor = 0.0f;  // the checks never read a factor
+constexpr int kHeadDim = 24, kKvHeads = 4, kLatentDims = 48;
+
+// Factors and biases, as large as any.
+const std::vector<float> kFactors(kKvHeads* kHeadDim* kLatentDims, 0.5f);
 
 CachePlane LatentPlane(TileOrder order) {
-  return {.latent_heads = 2, .segments = {{.dims = 48, .codec = Codec::kInt4}}, .order = order};
+  return {.latent_heads = 2,
+          .segments = {{.dims = kLatentDims, .codec = Codec::kInt4}},
+          .order = order};
 }
 
 AttentionSpec FullSpec() {
   return {.path = AttentionPath::kFull,
           .num_heads = 8,
-          .num_kv_heads = 4,
-          .head_dim = 24,
+          .num_kv_heads = kKvHeads,
+          .head_dim = kHeadDim,
           .softmax_scale = 0.2f,
-          .cache = FullCacheLayer(4, 24)};
+          .cache = FullCacheLayer(kKvHeads, kHeadDim)};
 }
 
 AttentionSpec AbsorbedSpec() {
   return {
       .path = AttentionPath::kAbsorbed,
       .num_heads = 8,
-      .num_kv_heads = 4,
-      .head_dim = 24,
+      .num_kv_heads = kKvHeads,
+      .head_dim = kHeadDim,
       .softmax_scale = 0.2f,
       .cache = {.k = LatentPlane(TileOrder::kDimMajor), .v = LatentPlane(TileOrder::kTokenMajor)},
-      .k_up = &kFactor,
-      .v_up = &kFactor};
+      .k_up = kFactors.data(),
+      .v_up = kFactors.data()};
 }
 
 RopeTable Table(int pairs) {
@@ -68,7 +73,7 @@ TEST(ValidateAttention, TakesEveryPath) {
   EXPECT_EQ(ValidateAttention(ReconstructSpec(table)), absl::OkStatus());
   EXPECT_EQ(ValidateAttention(ReconstructSpec(partial)), absl::OkStatus());
   AttentionSpec biased = ReconstructSpec(table);
-  biased.k_bias = biased.v_bias = &kFactor;
+  biased.k_bias = biased.v_bias = kFactors.data();
   EXPECT_EQ(ValidateAttention(biased), absl::OkStatus());
 }
 
@@ -91,8 +96,8 @@ TEST(ValidateAttention, NamesWhatDisagrees) {
   EXPECT_THAT(full([](AttentionSpec& s) { s.cache.k.segments[0].dims = 24; }), HasSubstr("24"));
   EXPECT_THAT(full([](AttentionSpec& s) { s.cache.k.order = TileOrder::kTokenMajor; }),
               HasSubstr("k.order"));
-  EXPECT_THAT(full([](AttentionSpec& s) { s.k_up = &kFactor; }), HasSubstr("factors"));
-  EXPECT_THAT(full([](AttentionSpec& s) { s.v_bias = &kFactor; }), HasSubstr("biases"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.k_up = kFactors.data(); }), HasSubstr("factors"));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.v_bias = kFactors.data(); }), HasSubstr("biases"));
 }
 
 TEST(ValidateAttention, NamesWhatALatentPathLacks) {
@@ -104,6 +109,21 @@ TEST(ValidateAttention, NamesWhatALatentPathLacks) {
               AllOf(HasSubstr("k.latent_heads is 3"), HasSubstr("4")));
   const RopeTable table = Table(12);
   EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.rope = &table; }), HasSubstr("rope"));
+}
+
+TEST(ValidateAttention, FactorsAreFinite) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> factors = kFactors;
+    factors.back() = bad;
+    const auto absorbed = [](const auto& spoil) { return ErrorOf(AbsorbedSpec(), spoil); };
+    EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.k_up = factors.data(); }),
+                AllOf(HasSubstr("k_up"), HasSubstr("value 4607 of 4608")));
+    EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.v_up = factors.data(); }), HasSubstr("v_up"));
+    const float* bias = &factors.back() - (kKvHeads * kHeadDim - 1);
+    EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.k_bias = bias; }),
+                AllOf(HasSubstr("k_bias"), HasSubstr("value 95 of 96")));
+    EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.v_bias = bias; }), HasSubstr("v_bias"));
+  }
 }
 
 TEST(ValidateAttention, ChecksTheRopeTable) {
