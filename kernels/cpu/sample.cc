@@ -175,12 +175,11 @@ void CutToTopP(const SampleRow& row, float max, const WeightOf& weight,
     if (bin_of(c.x) == last_bin) in_bin.push_back(c);
   }
   std::sort(in_bin.begin(), in_bin.end(), Before);
-  for (const Candidate& last : in_bin) {
-    sum += weight(last.x);
-    if (sum < reach) continue;
-    std::erase_if(*kept, [&](const Candidate& c) { return Before(last, c); });
-    return;
-  }
+  // The bin's last ends the prefix at the latest, however the sums have rounded.
+  size_t end = 0;
+  while (end + 1 < in_bin.size() && (sum += weight(in_bin[end].x)) < reach) ++end;
+  const Candidate last = in_bin[end];
+  std::erase_if(*kept, [&](const Candidate& c) { return Before(last, c); });
 }
 
 // The first of `count` candidates whose running weight exceeds the row's share u of their sum.

@@ -25,12 +25,23 @@ std::vector<int32_t> Ranked(const std::vector<double>& logits) {
   return ids;
 }
 
+// The ids that have a logit, in their order.
+std::vector<int32_t> InVocab(absl::Span<const int32_t> ids, size_t vocab) {
+  std::vector<int32_t> known;
+  for (const int32_t id : ids) {
+    if (id >= 0 && static_cast<size_t>(id) < vocab) known.push_back(id);
+  }
+  return known;
+}
+
 void Penalize(const SampleRow& row, std::vector<double>& logits) {
-  for (const int32_t id : std::set<int32_t>(row.tokens.begin(), row.tokens.end())) {
+  const std::vector<int32_t> tokens = InVocab(row.tokens, logits.size());
+  const std::vector<int32_t> output =
+      InVocab(row.tokens.subspan(row.num_prompt_tokens), logits.size());
+  for (const int32_t id : std::set<int32_t>(tokens.begin(), tokens.end())) {
     double& l = logits[id];
     l = l > 0 ? l / row.repetition_penalty : l * row.repetition_penalty;
   }
-  const absl::Span<const int32_t> output = row.tokens.subspan(row.num_prompt_tokens);
   for (const int32_t id : std::set<int32_t>(output.begin(), output.end())) {
     logits[id] -= row.presence_penalty;
   }
@@ -91,7 +102,7 @@ SampleResult ReferenceSampleRow(const float* logits, int64_t vocab, const Sample
   }
 
   Penalize(row, values);
-  for (const int32_t id : row.banned) values[id] = -INFINITY;
+  for (const int32_t id : InVocab(row.banned, values.size())) values[id] = -INFINITY;
   if (!AnyFinite(values)) return failed;
 
   SampleResult result;

@@ -29,8 +29,9 @@ void ExpectSame(const std::vector<float>& logits, const SampleRow& row) {
 }
 
 TEST(CpuSampleRow, IsTheReferenceForEverySetting) {
-  const std::vector<int32_t> tokens = {3, 5, 5, 900, 2, 5, 7, 7, 1};
-  const std::vector<int32_t> banned = {11, 4};
+  constexpr int32_t kNoId = 1 << 20;  // outside of every vocabulary, as -1 is
+  const std::vector<int32_t> tokens = {3, kNoId, 5, 900, 2, 5, 7, -1, 7, kNoId, 1};
+  const std::vector<int32_t> banned = {11, kNoId, -1, 4};
   uint64_t draw = 0;
   for (int64_t vocab : {1, 63, 64, 65, 1000, 5000}) {
     for (float spread : {0.01f, 1.0f, 8.0f}) {
