@@ -4,7 +4,6 @@
 #include <limits>
 #include <optional>
 #include <string>
-
 #include <variant>
 #include <vector>
 
@@ -28,13 +27,12 @@ struct FlagRange {
   double max = std::numeric_limits<double>::infinity();
 };
 
-// The flags of one program or subcommand, as a table: it parses them, and writes --help from it. A
-// flag is written
-// `--name=value` or `--name value`; a bool also `--name` and `--no-name`; `--` ends the flags.
-// Filled and used by main().
+// The flags of one program or subcommand, as a table from which it parses them and writes --help. A
+// flag is written `--name=value` or `--name value`; a bool also `--name` and `--no-name`; `--` ends
+// the flags. Filled and used by main(), on its thread.
 //
-//   CommandLine flags({.program = "latent-eval perplexity", .summary = "Measures ...", .example =
-//   "latent-eval ..."}); flags.Add("model", &options.model, "PATH", "model folder or .gguf file");
+//   CommandLine flags({.program = "latent-eval perplexity", .summary = "Measures ..."});
+//   flags.Add("model", &options.model, "PATH", "model folder or .gguf file");
 //   flags.Add("window", &options.window, "N", "tokens of a window", {.min = 2});
 //   flags.ParseOrExit(argc, argv);
 class CommandLine {
@@ -42,15 +40,14 @@ class CommandLine {
   struct Info {
     std::string program;
     std::string summary;
-    std::string example;  // one command line that works
-    std::string
-        positional;  // how --help calls the arguments that are no flags; empty: none are taken
+    std::string example;     // one command line that works
+    std::string positional;  // what --help calls the arguments that are no flags; empty: takes none
   };
 
   explicit CommandLine(Info info);
 
-  // What *value holds now is the default that --help shows. `value` is borrowed until the last
-  // Parse.
+  // What *value holds now is the default that --help shows. *value must outlive
+  // the last parse.
   void Add(std::string name, std::string* value, std::string value_name, std::string help);
   void Add(std::string name, int* value, std::string value_name, std::string help,
            FlagRange range = {});
@@ -75,7 +72,7 @@ class CommandLine {
   absl::Status Parse(absl::Span<const std::string> args);
 
   // Reads `key = value` lines (keys are flag names; # opens a comment). Flags that Parse saw keep
-  // their values.
+  // their values. NOT_FOUND, or INVALID_ARGUMENT that names file and line.
   absl::Status ParseFile(const std::string& path);
 
   // Parse for main(): --help and --version print and exit with 0; an error prints to stderr and

@@ -12,34 +12,40 @@ namespace latentd {
 //
 // A block holds 64 consecutive tokens of one sequence, for all layers:
 //
-//   pool   = layer 0's region | layer 1's region | ...         layer_base(l)
-//   region = block 0 | block 1 | ... | block num_blocks - 1    block_bytes(l) each
-//   block  = K plane | V plane
-//   plane  = latent head 0 | latent head 1 | ...               head_bytes each
-//   head   = segment 0 | segment 1 | ...
-//   segment= tile 0 | tile 1 | ... (16 dims x 64 tokens each) | scales[64] (fp16) | zeros[64]
-//   (fp16, min-max codecs only)
+//   pool    = layer 0's region | layer 1's region | ...         layer_base(l)
+//   region  = block 0 | block 1 | ... | block num_blocks - 1    block_bytes() each
+//   block   = K plane | V plane                                 plane_bytes() each
+//   plane   = latent head 0 | latent head 1 | ...               head_bytes() each
+//   head    = segment 0 | segment 1 | ...                       segment_offset(s)
+//   segment = tile 0 | tile 1 | ... | scales[64] | zeros[64]    scale_offset(s)
+//   tile    = 16 dims x 64 tokens of codes (CodePlace)          TileBytes() each
 //
-// Inside a tile the order of codes is the plane's TileOrder; see CodePlace.
+// Scales and zeros are fp16; scales are there for codecs with a scale, zeros for min-max ones. All
+// numbers are little endian. A tile and an array of scales are multiples of 128 bytes, so every
+// part down to the tile begins at a multiple of 128 bytes from the pool's start. What no token has
+// written yet may hold anything.
 inline constexpr int kBlockTokens = 64;
 inline constexpr int kTileDims = 16;
 
 // Order of the 16 x 64 codes of a tile.
+//
 //   kDimMajor (K: scores run over tokens in vector lanes)
-//     f32, f16:  [16 dims][64 tokens]
-//     8 bits:    [4 quads][64 tokens][4 dims]: one 32-bit word holds a quad of 4 consecutive dims
-//     of one token 4 bits:    [2][64 tokens][4 bytes]: byte j of word w holds dim 4w + j (low
-//     nibble) and dim 4(w+2) + j (high nibble) 2 bits:    [64 tokens][4 bytes]: byte j holds dims
-//     j, 4+j, 8+j, 12+j from the low bits up 3 bits:    the plane of the two low bits as 2 bits,
-//     then the plane of the high bit:
+//     f32, f16   [16 dims][64 tokens]
+//     8 bits     [4][64 tokens][4 bytes]: byte j of word w holds dim 4w + j
+//     4 bits     [2][64 tokens][4 bytes]: byte j of word w holds dim 4w + j in its low nibble and
+//                dim 4(w + 2) + j in its high one
+//     3 bits     the two low bits of all codes as 2 bits, then their high bits:
 //                [64 tokens][2 bytes]: bit 4j + q of the 16-bit word is dim 4q + j
+//     2 bits     [64 tokens][4 bytes]: byte j holds dims j, 4 + j, 8 + j, 12 + j, lowest first
+//
 //   kTokenMajor (V: outputs run over dims in vector lanes)
-//     f32, f16:  [64 tokens][16 dims]
-//     8 bits:    [64 tokens][16 dims]
-//     4 bits:    [64 tokens][8 bytes]: byte j holds dim j (low nibble) and dim 8 + j (high nibble)
-//     2 bits:    [64 tokens][4 bytes]: byte j holds dims j, 4+j, 8+j, 12+j from the low bits up
-//     3 bits:    the plane of the two low bits as 2 bits, then the plane of the high bit:
+//     f32, f16   [64 tokens][16 dims]
+//     8 bits     [64 tokens][16 bytes]: byte j holds dim j
+//     4 bits     [64 tokens][8 bytes]: byte j holds dim j in its low nibble and dim 8 + j in its
+//                high one
+//     3 bits     the two low bits of all codes as 2 bits, then their high bits:
 //                [64 tokens][2 bytes]: bit i of the 16-bit word is dim i
+//     2 bits     as kDimMajor
 enum class TileOrder : uint8_t { kDimMajor, kTokenMajor };
 
 // Where the bits of one code lie inside a tile: `bits` bits from bit `shift` of the byte at `byte`.
@@ -117,9 +123,9 @@ class CacheLayout {
   int64_t bytes_per_block_ = 0;
 };
 
-// One row (token) of one latent head, as the definition of the layout: reference and tests use
-// these; the CPU backend's vector code must give the same bytes and numbers. `head` points to the
-// latent head's start in the block.
+// One row (token) of one latent head: the definition of the layout, which the reference and the
+// tests use. Other backends give the same bytes and numbers. `head` points to the latent head's
+// start in the block, token_in_block is in [0, 64), values are plane.dims() many.
 void WriteCacheRow(const CachePlane& plane, uint8_t* head, int token_in_block,
                    absl::Span<const float> values);  // encodes
 void ReadCacheRow(const CachePlane& plane, const uint8_t* head, int token_in_block,

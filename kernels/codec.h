@@ -10,15 +10,14 @@ namespace latentd {
 
 // How the values of one cache row segment (one token, `dims` values) are stored.
 //
-//  kF32, kF16   as they are, no scale.
-//  kInt8..kInt2 symmetric mid-rise grid: value = scale * (code - (2^bits - 1) / 2), code in [0,
-//  2^bits). One fp16 scale
-//               per token and segment, fitted by least squares from two starts (RMS and absmax),
-//               the better kept. 2 * grid value is an odd integer, exact in int8 up to 4 bits (and
-//               in 9 bits at 8 bits).
-//  kMinMax4..2  asymmetric, as Palu (arXiv 2407.21118) stores it: value = scale * code + zero, with
-//  scale = (max - min) /
-//               (2^bits - 1) and zero = min. Two fp16 numbers per token and segment.
+//   kF32, kF16    as they are, no scale.
+//   kInt8..kInt2  a symmetric mid-rise grid: value = scale * (code - (2^bits - 1) / 2), code in
+//                 [0, 2^bits). One fp16 scale per token and segment, fitted by least squares from
+//                 two starts (RMS and absmax), the better kept. Twice a grid value is an odd
+//                 integer, exact in int8 up to 4 bits (and in 9 bits at 8 bits).
+//   kMinMax4..2   asymmetric, as Palu (arXiv 2407.21118) stores it: value = scale * code + zero,
+//                 with scale = (max - min) / (2^bits - 1) and zero = min. Two fp16 numbers per
+//                 token and segment.
 enum class Codec : uint8_t { kF32, kF16, kInt8, kInt4, kInt3, kInt2, kMinMax4, kMinMax3, kMinMax2 };
 
 struct CodecInfo {
@@ -36,9 +35,10 @@ struct CodeScale {
   uint16_t zero = 0;
 };
 
-// The codes of one row, one per byte, unpacked: codes[i] in [0, 2^bits). Depends on `values` alone.
-// Only for codecs with a scale; values.size() == codes.size(). Non-finite values give a scale of
-// NaN, so that they are seen, not hidden.
+// The codes of one row, one per byte, unpacked: codes[i] in [0, 2^bits). Depends on `values` alone,
+// and is the same on every machine. Only for codecs with a scale; values.size() == codes.size(), a
+// positive multiple of 16. A row with a NaN or an infinity has a scale of NaN, so that it is seen,
+// not hidden.
 CodeScale EncodeRow(Codec codec, absl::Span<const float> values, absl::Span<uint8_t> codes);
 
 // value = DecodeScale(s) * code + DecodeOffset(s): every scaled codec is affine in its code.

@@ -88,8 +88,7 @@ float AsHalf(float value) { return HalfToFloat(FloatToHalf(value <= kMaxHalf ? v
 // middle code.
 float Inverse(float scale) { return scale > 0.0f ? 1.0f / scale : 0.0f; }
 
-// ---- The symmetric mid-rise grid
-// ------------------------------------------------------------------------------------
+// ---- The symmetric mid-rise grid ----
 
 // The grid in units of its scale: codes 0 .. top stand for code - top / 2. A value x takes the code
 // clamp(floor(x * (1 / scale) + middle), 0, top).
@@ -196,8 +195,7 @@ HWY_INLINE CodeScale EncodeSymmetric(int bits, const RowFacts& facts, const floa
   return {.scale = FloatToHalf(scale)};
 }
 
-// ---- Min-max
-// --------------------------------------------------------------------------------------------------------
+// ---- Min-max ----
 
 HWY_INLINE CodeScale EncodeMinMax(int bits, const RowFacts& facts, const float* row, size_t size,
                                   uint8_t* codes) {

@@ -165,6 +165,7 @@ void PutRow(const CachePlane& plane, const float* values, int head_values, int t
 void CpuAppendCache(ThreadPool& pool, const AppendCacheParams& p) {
   LATENTD_CHECK(p.plan != nullptr);
   const AttentionSpec& spec = p.plan->spec();
+  LATENTD_CHECK(p.cache.block_bytes >= spec.cache.block_bytes());
   const bool full = spec.path == AttentionPath::kFull;
   const int k_values = full ? spec.head_dim : spec.cache.k.dims();
   const int v_values = full ? spec.head_dim : spec.cache.v.dims();
@@ -172,6 +173,7 @@ void CpuAppendCache(ThreadPool& pool, const AppendCacheParams& p) {
   const auto append = [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t slot = p.cache.slots[t];
+      LATENTD_CHECK(slot >= 0);
       uint8_t* block = p.cache.layer + slot / kBlockTokens * p.cache.block_bytes;
       const int token = static_cast<int>(slot % kBlockTokens);
       PutRow(spec.cache.k, p.k + t * p.k_stride, k_values, token, block);

@@ -105,9 +105,11 @@ const CpuAttentionPlan& PlanOf(const AttentionPlan* plan) {
 
 void CheckCache(const CpuAttentionPlan& plan, const CacheView& cache) {
   LATENTD_CHECK(cache.cu_q_lens.size() == cache.kv_lens.size() + 1);
+  LATENTD_CHECK(cache.block_table.size() >= cache.kv_lens.size() * cache.max_blocks);
   LATENTD_CHECK(cache.block_bytes >= plan.spec().cache.block_bytes());
   for (size_t s = 0; s < cache.kv_lens.size(); ++s) {
-    LATENTD_CHECK(cache.cu_q_lens[s + 1] - cache.cu_q_lens[s] <= cache.kv_lens[s]);
+    const int32_t q_len = cache.cu_q_lens[s + 1] - cache.cu_q_lens[s];
+    LATENTD_CHECK(q_len >= 0 && q_len <= cache.kv_lens[s]);
     LATENTD_CHECK(cache.kv_lens[s] <= cache.max_blocks * kBlockTokens);
     LATENTD_CHECK(plan.pairs == 0 || cache.kv_lens[s] <= plan.spec().rope->max_positions);
   }

@@ -24,8 +24,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows that are multiplied together: their accumulators (4 vectors each) fill the registers.
 inline constexpr int kMaxRows = kLanes == 16 ? 6 : 2;
-inline constexpr int kSumLanes =
-    16;  // partial sums of a softmax denominator, for every vector width
+// Partial sums of a softmax denominator, for every vector width.
+inline constexpr int kSumLanes = 16;
 
 // How many of `rows` rows the next pass takes: one of 6, 4, 3, 2, 1.
 inline int RowsInPass(int rows) {
@@ -45,8 +45,7 @@ HWY_INLINE void FetchAhead(const hwy::float16_t* now, int values, int64_t ahead)
   for (int i = 0; i < values; i += kLineValues) __builtin_prefetch(line + i, 0, 2);
 }
 
-// ---- out[i][t] (+)= sum over d of a[i][d] * tile[d][t]
-// --------------------------------------------------------------
+// ---- out[i][t] (+)= sum over d of a[i][d] * tile[d][t] ----
 
 template <int kRows, typename T>
 HWY_INLINE void MultiplyPass(const float* a, int64_t a_stride, const T* tile, int dims,
@@ -116,8 +115,7 @@ inline void MultiplyMatrix(const float* x, int rows, const float* matrix, int co
   }
 }
 
-// ---- Softmax
-// --------------------------------------------------------------------------------------------------------
+// ---- Softmax ----
 
 // 2^x for x <= 0, relative error 2e-7; 0 below -125. NaN stays NaN.
 HWY_INLINE VF Exp2(VF x) {

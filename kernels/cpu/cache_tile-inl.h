@@ -57,8 +57,7 @@ inline void DecodeScales(Codec codec, const uint8_t* stored, float* scale, float
   }
 }
 
-// ---- Bits to bytes, one tile
-// ----------------------------------------------------------------------------------------
+// ---- Bits to bytes, one tile ----
 
 // Bits [shift, shift + bits) of every byte.
 template <int kShift, int kBits>
@@ -169,8 +168,7 @@ inline void UnpackRows3(const uint8_t* tile, int tokens, uint8_t* codes) {
   }
 }
 
-// ---- Tiles of fp32
-// --------------------------------------------------------------------------------------------------
+// ---- Tiles of fp32 ----
 
 // out [16 dims][64 tokens] from the words of one tile.
 inline void WordsToKeys(const uint8_t* words, const float* scale, const float* offset, float* out) {

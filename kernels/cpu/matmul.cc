@@ -67,7 +67,7 @@ void CpuMatmul(ThreadPool& pool, Scratch& scratch, const MatmulParams& p) {
   bool any_quantized = false;
   int64_t columns = 0;
   for (const Product& product : p.products) {
-    LATENTD_CHECK(product.weight->cols() == p.k);
+    LATENTD_CHECK(product.weight->cols() == p.k && product.out_stride >= product.weight->rows());
     any_quantized |= IsQuantized(product.weight->dtype());
     columns += TileColumns(product);
   }

@@ -27,23 +27,23 @@ inline constexpr int kSuperBlocks = 8;   // blocks in a superblock of the K type
 // where cols is cut into blocks of 32. The codes of a block are unsigned and lie in quads of 4
 // consecutive values, quad q holding values 4q .. 4q + 3 of each of 16 rows:
 //
-//   4-bit plane   [4][16 rows][4 bytes]: byte j of line i holds value j of quad i (low nibble) and
-//   of quad i + 4 (high nibble) 1-bit plane   [16 rows][4 bytes]: bit q of byte j belongs to value
-//   j of quad q           (5-bit codes, after the nibbles) 2-bit plane   [2][16 rows][4 bytes]:
-//   bits 2i, 2i + 1 of byte j of line p belong to value j of quad 4p + i  (6-bit codes) 8 bits
-//   [8][16 rows][4 bytes]
+//   4 bits   [4][16 rows][4 bytes]: byte j of line i holds value j of quad i in its low nibble and
+//            value j of quad i + 4 in its high one
+//   5 bits   the low 4 bits, then the high bits: [16 rows][4 bytes], bit q of byte j belongs to
+//            value j of quad q
+//   6 bits   the low 4 bits, then the high pairs: [2][16 rows][4 bytes], bits 2i and 2i + 1 of byte
+//            j of line p belong to value j of quad 4p + i
+//   8 bits   [8][16 rows][4 bytes]: byte j of line q holds value j of quad q
 //
-// and a value is, with fp16 d and m:
+// With fp16 d and m, and bytes s and t:
 //
-//   Q4_0 Q5_0 Q8_0   d * (code - zero), zero 8, 16, 128                       scales: per block
-//   d[16] Q4_1 Q5_1        d * code + m                                             scales: per
-//   block d[16] m[16] Q4_K Q5_K        (d * s) * code - (m * t), 6-bit s and t scales: per
-//   superblock d[16] m[16], then per
-//                                                                             block s[16] t[16]
-//                                                                             (bytes)
-//   Q6_K             (d * s) * (code - 32), signed s for each 16 values       scales: per
-//   superblock d[16], then per block
-//                                                                             s[2][16] (bytes)
+//   type             value                            scales
+//   Q4_0 Q5_0 Q8_0   d * (code - 8, 16 or 128)        per block d[16]
+//   Q4_1 Q5_1        d * code + m                     per block d[16] m[16]
+//   Q4_K Q5_K        (d * s) * code - (m * t)         per superblock d[16] m[16], then per block
+//                                                     s[16] t[16]
+//   Q6_K             (d * s) * (code - 32), signed    per superblock d[16], then per block
+//                    s for each 16 values             s[2][16]
 struct PanelLayout {
   int64_t blocks = 0;        // of 32 values; 0 when not quantised
   int64_t code_bytes = 0;    // of one block of 16 rows
@@ -56,12 +56,12 @@ PanelLayout LayoutOf(DType dtype, int64_t cols);
 inline constexpr int kSuperScaleBytes = 2 * 32 + kSuperBlocks * 32;  // Q4_K, Q5_K
 inline constexpr int kSuperScaleBytesQ6 = 32 + kSuperBlocks * 32;    // Q6_K
 
-// The packed copy of a weight. Immutable, so any thread
-// may read it.
+// The packed copy of a weight; the matrix that it was made from is no longer needed. Immutable, so
+// any thread may read it.
 class PackedWeight final : public Weight {
  public:
-  // INVALID_ARGUMENT for an empty matrix or cols that are no multiple of the type's block. Works on
-  // the pool's threads.
+  // INVALID_ARGUMENT for an empty matrix or cols that are no multiple of the type's block,
+  // RESOURCE_EXHAUSTED for want of memory. Works on the pool's threads.
   static absl::StatusOr<std::unique_ptr<PackedWeight>> Create(const TensorView& view,
                                                               WeightMemory& memory,
                                                               ThreadPool& pool);

@@ -179,6 +179,34 @@ TEST(CacheLayout, AddressesAreDisjointAndFillThePool) {
 }
 
 // SmolLM2-135M: 30 layers of 3 KV heads of 64 dims.
+// What the vector loads of every backend may rely on, with a pool that is itself aligned.
+TEST(CacheLayout, EveryPartBeginsAtAMultipleOf128Bytes) {
+  const CacheLayer layer{.k = MixedPlane(TileOrder::kDimMajor),
+                         .v = MixedPlane(TileOrder::kTokenMajor)};
+  const auto layout = CacheLayout::Create({layer, layer}, 3);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_EQ(layout->layer_base(1) % 128, 0);
+  EXPECT_EQ(layer.k_offset(1, 1) % 128, 0);
+  EXPECT_EQ(layer.v_offset(2, 1) % 128, 0);
+  for (int s = 0; s < std::ssize(layer.k.segments); ++s) {
+    EXPECT_EQ(layer.k.segment_offset(s) % 128, 0);
+    EXPECT_EQ(layer.k.scale_offset(s) % 128, 0);
+    EXPECT_EQ(TileBytes(layer.k.segments[s].codec) % 128, 0);
+  }
+}
+
+// A pool of a petabyte has 64-bit addresses in every step of their making.
+TEST(CacheLayout, LargePoolsDoNotOverflow) {
+  const CacheLayer layer = FullCacheLayer(8, 128);
+  constexpr int64_t kBlocks = int64_t{1} << 32;
+  const auto layout = CacheLayout::Create({layer, layer}, kBlocks);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_EQ(layer.block_bytes(), 64 * 2 * 8 * 128 * 2);
+  EXPECT_EQ(layout->total_bytes(), 2 * kBlocks * layer.block_bytes());
+  EXPECT_EQ(layout->layer_base(1), kBlocks * layer.block_bytes());
+  EXPECT_EQ(layer.v_offset(kBlocks - 1, 7) + layer.v.head_bytes(), kBlocks * layer.block_bytes());
+}
+
 TEST(CacheLayout, BytesPerTokenOfAModel) {
   const auto full = CacheLayout::Create(std::vector<CacheLayer>(30, FullCacheLayer(3, 64)), 7);
   ASSERT_TRUE(full.ok());

@@ -57,8 +57,7 @@ double NoiseOfGaussian(Codec codec) {
   return error / energy;
 }
 
-// ---- The definition, with plain loops
-// -------------------------------------------------------------------------------
+// ---- The definition, with plain loops ----
 
 class PartialSums {
  public:

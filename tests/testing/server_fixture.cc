@@ -10,7 +10,8 @@ namespace latentd {
 
 ServerFixture::ServerFixture(Options options)
     : engine_(options.engine), tokenizer_(options.engine.vocab_size) {
-  auto loop = ServeLoop::Start(&engine_, options.limits, &metrics_, &clock_);
+  auto loop =
+      ServeLoop::Start(&engine_, options.limits, &metrics_, &clock_, [this] { ++engine_deaths_; });
   LATENTD_CHECK(loop.ok());
   loop_ = *std::move(loop);
   ModelConfig config;
@@ -18,11 +19,9 @@ ServerFixture::ServerFixture(Options options)
   config.vocab_size = options.engine.vocab_size;
   config.eos_token_ids = {tokenizer_.eos()};
   const ServedModel model = MakeServedModel(engine_.info(), config, &tokenizer_, &chat_template_);
-  auto server = Server::Start({.listen = "127.0.0.1:0",
-                               .text_workers = 2,
-                               .max_outbox_bytes = options.max_outbox_bytes,
-                               .on_engine_dead = [this] { ++engine_deaths_; }},
-                              model, options.limits, loop_.get(), &registry_, &clock_);
+  auto server = Server::Start(
+      {.listen = "127.0.0.1:0", .text_workers = 2, .max_outbox_bytes = options.max_outbox_bytes},
+      model, options.limits, loop_.get(), &registry_, &clock_);
   LATENTD_CHECK(server.ok());
   server_ = *std::move(server);
   server_->SetReady();

@@ -181,8 +181,7 @@ TEST(CpuAttentionTest, AgreesRoundTheEdgesOfSplits) {
   }
 }
 
-// ---- The law: a row's bits follow from its query and its sequence's cache alone
-// -------------------------------------
+// ---- The law: a row's bits follow from its query and its sequence's cache alone ----
 
 std::vector<AttentionShape> LawShapes() {
   return {
