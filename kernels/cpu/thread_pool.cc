@@ -21,14 +21,16 @@ inline void CpuRelax() {
 #endif
 }
 
-int SpinsFor(int num_threads) {
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());
-  return num_threads <= std::max(processors, 1) ? kSpins : 0;
+// What this process may run on; 2 when the system does not say.
+int Processors() {
+  const unsigned processors = std::thread::hardware_concurrency();
+  return processors == 0 ? 2 : static_cast<int>(processors);
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : spins_(SpinsFor(num_threads)) {
+ThreadPool::ThreadPool(int num_threads)
+    : spins_(num_threads <= Processors() ? kSpins : 0), most_woken_(std::max(Processors() - 1, 1)) {
   LATENTD_CHECK(num_threads >= 1);
   workers_.reserve(num_threads - 1);
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
@@ -64,11 +66,12 @@ void ThreadPool::ParallelFor(int64_t items, int64_t grain, Body body) {
   // Sequentially consistent, as is the sleepers' count: either a worker that goes to sleep sees the
   // ticket, or it is counted here.
   ticket_.store(region << 32 | static_cast<uint64_t>(chunks));
-  if (sleeping_workers_.load() > 0) {
+  if (const int sleeping = sleeping_workers_.load(); sleeping > 0) {
     {
       std::lock_guard<std::mutex> lock(mu_);
     }
-    work_cv_.notify_all();
+    const int64_t useful = std::min<int64_t>({sleeping, chunks - 1, most_woken_});
+    for (int64_t i = 0; i < useful; ++i) work_cv_.notify_one();
   }
 
   const int64_t ran = RunChunks(0);

@@ -13,8 +13,9 @@ namespace latentd {
 
 // A fixed set of threads that run the parallel regions of one caller. The caller takes part as
 // thread 0; idle workers spin for some microseconds and then sleep. A worker that is late (asleep,
-// preempted) never holds a region up: the others take its chunks and it finds nothing left. Owned
-// by one thread, which alone calls ParallelFor; regions do not nest.
+// preempted) never holds a region up: the others take its chunks and it finds nothing left. A pool
+// with more threads than processors never spins and wakes no more workers than can run. Owned by
+// one thread, which alone calls ParallelFor; regions do not nest.
 class ThreadPool {
  public:
   using Body = absl::FunctionRef<void(int64_t begin, int64_t end, int thread)>;
@@ -46,6 +47,7 @@ class ThreadPool {
   void WaitUntilDone();
 
   const int spins_;  // before a wait goes to sleep; 0 when there are more threads than processors
+  const int most_woken_;  // workers for one region
 
   // The region that runs. Written by the caller while no chunk is claimed; read only by those who
   // have claimed one.
@@ -59,6 +61,8 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int64_t> unfinished_{0};  // chunks of the region not yet done
 
+  // Guards nothing: taken by who goes to sleep and by who wakes, so that no wake falls between a
+  // sleeper's last look and its sleep.
   alignas(64) std::mutex mu_;
   std::condition_variable work_cv_;  // sleeping workers
   std::condition_variable done_cv_;  // the sleeping caller

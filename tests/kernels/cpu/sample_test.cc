@@ -39,7 +39,7 @@ TEST(CpuSampleRow, IsTheReferenceForEverySetting) {
       for (float temperature : {0.0f, 0.7f, 3.0f}) {
         for (int top_k : {0, 1, 40, 200000}) {
           for (float top_p : {1.0f, 0.95f, 0.1f}) {
-            for (float min_p : {0.0f, 0.2f}) {
+            for (float min_p : {0.0f, 0.2f, 1.0f}) {
               SampleRow row{.temperature = temperature,
                             .top_k = top_k,
                             .top_p = top_p,

@@ -1,7 +1,9 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -48,30 +50,35 @@ TEST(ThreadPool, RegionsFollowOneAnother) {
   }
 }
 
-TEST(ThreadPool, SleepingWorkersComeBack) {
-  ThreadPool pool(3);
-  for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far longer than workers spin
-    std::vector<int> runs(100, 0);
-    pool.ParallelFor(100, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) ++runs[i];
-    });
-    EXPECT_THAT(runs, Each(1));
-  }
+// A region of two chunks of which each waits for the other to begin, as long as a healthy test can
+// take: whether two threads ran it.
+bool TwoThreadsRun(ThreadPool& pool) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::atomic<int> entered{0}, met{0};
+  pool.ParallelFor(2, 1, [&](int64_t, int64_t, int) {
+    ++entered;
+    while (entered.load() < 2 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    if (entered.load() == 2) ++met;
+  });
+  return met.load() == 2;
 }
 
-TEST(ThreadPool, BothThreadsWork) {
+TEST(ThreadPool, WorkersWork) {
   ThreadPool pool(2);
-  std::vector<int> ran_on(2, 0);
-  // The caller's first chunk ends when the worker has begun its own: a pool without workers would
-  // not come back.
-  std::atomic<int> entered{0};
-  pool.ParallelFor(2, 1, [&](int64_t, int64_t, int thread) {
-    ++ran_on[thread];
-    ++entered;
-    while (entered.load() < 2) std::this_thread::yield();
-  });
-  EXPECT_THAT(ran_on, Each(1));
+  EXPECT_TRUE(TwoThreadsRun(pool));
+}
+
+// More threads than any machine has processors, too.
+TEST(ThreadPool, SleepingWorkersComeBack) {
+  for (int threads : {2, 600}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 3; ++round) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // far longer than workers spin
+      EXPECT_TRUE(TwoThreadsRun(pool)) << threads << " threads";
+    }
+  }
 }
 
 TEST(ThreadPool, GrainCutsWorkForAllThreads) {
