@@ -140,7 +140,7 @@ void BM_Attention(benchmark::State& state) {
   }
   const AttentionSpec& spec = c.spec();
   const double blocks = (context + kBlockTokens - 1) / kBlockTokens;
-  const double pairs = double{1.0} * rows * context - 0.5 * rows * (rows - 1);
+  const double pairs = 1.0 * rows * context - 0.5 * rows * (rows - 1);
   const double products = pairs * static_cast<double>(ProductsPerQuery(spec)) +
                           context * static_cast<double>(ProductsPerToken(spec));
   const auto rate = benchmark::Counter::kIsIterationInvariantRate;

@@ -35,8 +35,9 @@ class Stack {
           call.weights.push_back(*PackedWeight::Create(stored.view(), memory_, pool_));
           bytes_ += call.weights.back()->bytes();
           products_ += n * group.k;
-          widest_ = std::max(widest_, n);
+          call.width += n;
         }
+        widest_ = std::max(widest_, call.width);
         calls_.push_back(std::move(call));
       }
     }
@@ -50,8 +51,10 @@ class Stack {
     out_.resize(rows * widest_);
     for (const Call& call : calls_) {
       std::vector<Product> products;
+      float* out = out_.data();
       for (const auto& weight : call.weights) {
-        products.push_back({.weight = weight.get(), .out = out_.data(), .out_stride = widest_});
+        products.push_back({.weight = weight.get(), .out = out, .out_stride = call.width});
+        out += weight->rows();
       }
       CpuMatmul(pool_, scratch_,
                 {.in = in_.data(), .rows = rows, .k = call.k, .products = products});
@@ -61,6 +64,7 @@ class Stack {
  private:
   struct Call {
     int64_t k = 0;
+    int64_t width = 0;  // of a row with the outputs of all weights
     std::vector<std::unique_ptr<PackedWeight>> weights;
   };
   ThreadPool pool_;
