@@ -30,6 +30,11 @@ absl::Status CheckIds(const char* name, const std::vector<int32_t>& ids, int voc
 absl::Status Validate(const SchedulerConfig& config) {
   RETURN_IF_ERROR(AtLeast("max_batch_tokens", config.max_batch_tokens, 1));
   RETURN_IF_ERROR(AtLeast("max_sequences", config.max_sequences, 1));
+  if (config.max_sequences > config.max_batch_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_sequences is ", config.max_sequences, ", but max_batch_tokens is only ",
+                     config.max_batch_tokens, ": each running sequence needs a row of every step"));
+  }
   RETURN_IF_ERROR(AtLeast("max_queued_requests", config.max_queued_requests, 0));
   return AtLeast("max_queued_tokens", config.max_queued_tokens, 1);
 }

@@ -58,13 +58,13 @@ absl::Status Inbox::Admit(const Request& request, RejectReason* reason) {
   return absl::OkStatus();
 }
 
-void Inbox::Cancel(const std::string& id) {
+void Inbox::Cancel(const std::string& id, FinishReason reason) {
   const absl::Time now = clock_->Now();
   MutexLock lock(&mu_);
   auto open = open_.find(id);
   if (open == open_.end() || open->second) return;
   open->second = true;
-  contents_.messages.push_back({.cancel_id = id, .cancel_time = now});
+  contents_.messages.push_back({.cancel_id = id, .cancel_reason = reason, .cancel_time = now});
   filled_.NotifyOne();
 }
 
@@ -112,11 +112,6 @@ void Inbox::Delivered() {
 void Inbox::EngineDied(std::string reason) {
   MutexLock lock(&mu_);
   death_ = std::move(reason);
-}
-
-bool Inbox::draining() const {
-  MutexLock lock(&mu_);
-  return draining_;
 }
 
 }  // namespace latentd

@@ -28,7 +28,8 @@ class Inbox {
 
   // Takes in a request that CheckRequest has passed. Errors as ServeLoop::Add.
   absl::Status Add(std::shared_ptr<const Request> request);
-  void Cancel(const std::string& id);  // without effect unless the id is in use
+  void Cancel(const std::string& id,
+              FinishReason reason);  // without effect unless the id is in use
   // Refuses further requests. Returns when no request is open and every sink was told, or at
   // `deadline`, having asked the loop to cancel the rest.
   void Drain(absl::Time deadline);
@@ -40,6 +41,7 @@ class Inbox {
   struct Message {
     std::shared_ptr<const Request> request;
     std::string cancel_id;
+    FinishReason cancel_reason = FinishReason::kCancelled;
     absl::Time cancel_time;
   };
   struct Contents {
@@ -59,8 +61,6 @@ class Inbox {
   // From here on every Add is refused with UNAVAILABLE and this reason.
   void EngineDied(std::string reason);
 
-  bool draining() const;
-
  private:
   absl::Status Admit(const Request& request, RejectReason* reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -69,7 +69,7 @@ class Inbox {
   SchedulerMetrics* const metrics_;
   Clock* const clock_;
 
-  mutable Mutex mu_;
+  Mutex mu_;
   CondVar filled_;   // the inbox is not empty
   CondVar drained_;  // no request is open and every sink was told
   Contents contents_ ABSL_GUARDED_BY(mu_);

@@ -189,7 +189,8 @@ SchedulerMetrics::Families::Families(prometheus::Registry& r)
       prefill(OneHistogram(r, "latentd_prefill_seconds", "First scheduled to first token")),
       decode(OneHistogram(r, "latentd_decode_seconds", "First token to last")),
       cancel_to_free(
-          OneHistogram(r, "latentd_cancel_to_free_seconds", "Cancel asked for to blocks free")),
+          OneHistogram(r, "latentd_cancel_to_free_seconds",
+                       "End asked for (the client left, a stop string was found) to blocks free")),
       batch_size(OneHistogram(r, "latentd_batch_size", "Sequences in a step", kSequences)),
       batch_tokens(OneHistogram(r, "latentd_batch_tokens", "Token rows of a step", kTokens)),
       request_prompt_tokens(OneHistogram(r, "latentd_request_prompt_tokens",

@@ -38,9 +38,9 @@ void Scheduler::Add(std::shared_ptr<const Request> request) {
   waiting_.push_back(std::move(sequence));
 }
 
-bool Scheduler::Cancel(const std::string& id, absl::Time now) {
-  return FinishWhere([&](const Sequence& sequence) { return sequence.request->id == id; },
-                     FinishReason::kCancelled, absl::OkStatus(), now);
+bool Scheduler::Cancel(const std::string& id, FinishReason reason, absl::Time now) {
+  return FinishWhere([&](const Sequence& sequence) { return sequence.request->id == id; }, reason,
+                     absl::OkStatus(), now);
 }
 
 void Scheduler::Expire(absl::Time now) {

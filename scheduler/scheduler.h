@@ -49,8 +49,8 @@ class Scheduler {
 
   void Add(std::shared_ptr<const Request> request);
 
-  // Ends a request; false when there is none of this id.
-  bool Cancel(const std::string& id, absl::Time now);
+  // Ends a request, as kCancelled or kStop; false when there is none of this id.
+  bool Cancel(const std::string& id, FinishReason reason, absl::Time now);
   // Ends all whose deadline is at or before `now`.
   void Expire(absl::Time now);
   // Ends all. `status` is not OK for kError.
@@ -71,7 +71,7 @@ class Scheduler {
 
   bool empty() const { return running_.empty() && waiting_.empty(); }
   int64_t waiting_tokens() const;  // that the waiting sequences have, prompt and output
-  ServeStats stats() const;        // without draining and engine_status
+  ServeStats stats() const;        // without engine_status
 
   // Aborts unless the class's invariants hold and the sequences' blocks are exactly the pool's used
   // ones.

@@ -13,7 +13,8 @@ struct SchedulerConfig {
   int64_t max_queued_tokens = 1 << 20;
 };
 
-// INVALID_ARGUMENT names the limit that is below its least value, and both.
+// INVALID_ARGUMENT names the limit and the two numbers that disagree. Every running sequence has a
+// row in every step, so max_sequences is at most max_batch_tokens: else the latest would starve.
 absl::Status Validate(const SchedulerConfig& config);
 
 }  // namespace latentd

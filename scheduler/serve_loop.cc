@@ -16,10 +16,12 @@ namespace latentd {
 
 class ServeLoop::Impl {
  public:
-  Impl(Engine* engine, const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock)
+  Impl(Engine* engine, const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock,
+       std::function<void()> on_engine_dead)
       : info_(engine->info()),
         metrics_(metrics),
         clock_(clock),
+        on_engine_dead_(std::move(on_engine_dead)),
         inbox_(config, metrics, clock),
         engine_(engine),
         scheduler_(config, info_.num_blocks, info_.bytes_per_token * kBlockTokens, metrics) {
@@ -42,11 +44,8 @@ class ServeLoop::Impl {
   }
 
   ServeStats stats() const {
-    const bool draining = inbox_.draining();
     MutexLock lock(&stats_mu_);
-    ServeStats stats = stats_;
-    stats.draining = draining;
-    return stats;
+    return stats_;
   }
 
   Inbox& inbox() { return inbox_; }
@@ -62,6 +61,7 @@ class ServeLoop::Impl {
   const EngineInfo info_;
   SchedulerMetrics* const metrics_;
   Clock* const clock_;
+  const std::function<void()> on_engine_dead_;
 
   Inbox inbox_;
 
@@ -99,7 +99,7 @@ void ServeLoop::Impl::Apply(const Inbox::Contents& contents) {
       scheduler_.Add(message.request);
     } else {
       const absl::Time now = clock_->Now();
-      if (scheduler_.Cancel(message.cancel_id, now))
+      if (scheduler_.Cancel(message.cancel_id, message.cancel_reason, now))
         metrics_->OnCancelFreed(now - message.cancel_time);
     }
   }
@@ -118,6 +118,7 @@ void ServeLoop::Impl::Step() {
   engine_status_ = absl::UnavailableError(reason);
   inbox_.EngineDied(reason);
   scheduler_.FinishAll(FinishReason::kError, engine_status_, last_progress_);
+  on_engine_dead_();
 }
 
 // Makes what has changed visible, then tells the sinks: whoever hears of an end finds it in the
@@ -143,15 +144,15 @@ void ServeLoop::Impl::Publish() {
 
 absl::StatusOr<std::unique_ptr<ServeLoop>> ServeLoop::Start(Engine* engine,
                                                             const SchedulerConfig& config,
-                                                            SchedulerMetrics* metrics,
-                                                            Clock* clock) {
+                                                            SchedulerMetrics* metrics, Clock* clock,
+                                                            std::function<void()> on_engine_dead) {
   if (absl::Status status = Validate(config); !status.ok()) return status;
   if (engine->info().num_blocks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("the engine has ", engine->info().num_blocks,
                                                    " cache blocks, 1 is the least"));
   }
-  return std::unique_ptr<ServeLoop>(
-      new ServeLoop(std::make_unique<Impl>(engine, config, metrics, clock)));
+  return std::unique_ptr<ServeLoop>(new ServeLoop(
+      std::make_unique<Impl>(engine, config, metrics, clock, std::move(on_engine_dead))));
 }
 
 ServeLoop::ServeLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -160,7 +161,9 @@ ServeLoop::~ServeLoop() = default;
 absl::Status ServeLoop::Add(std::shared_ptr<const Request> request) {
   return impl_->Add(std::move(request));
 }
-void ServeLoop::Cancel(const std::string& id) { impl_->inbox().Cancel(id); }
+void ServeLoop::Cancel(const std::string& id, FinishReason reason) {
+  impl_->inbox().Cancel(id, reason);
+}
 void ServeLoop::Drain(absl::Time deadline) { impl_->inbox().Drain(deadline); }
 ServeStats ServeLoop::stats() const { return impl_->stats(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,10 +23,11 @@ class ServeLoop {
  public:
   // All three are borrowed for the loop's lifetime; `engine` is used by the loop's thread alone.
   // Starts the thread. INVALID_ARGUMENT names a limit of `config` that is too low, or an engine
-  // without blocks.
-  static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(Engine* engine,
-                                                          const SchedulerConfig& config,
-                                                          SchedulerMetrics* metrics, Clock* clock);
+  // without blocks. `on_engine_dead` is called once, by the loop's thread, when a step has failed;
+  // it must not block.
+  static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(
+      Engine* engine, const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock,
+      std::function<void()> on_engine_dead = [] {});
   ~ServeLoop();  // cancels what is left, joins
 
   // Hands a request over, without waiting for a step. Errors leave it untouched (the sink is never
@@ -34,8 +36,9 @@ class ServeLoop {
   // UNAVAILABLE draining, or the engine is dead.
   absl::Status Add(std::shared_ptr<const Request> request);
 
-  // Ends the request within the next step; without effect when it is unknown or over.
-  void Cancel(const std::string& id);
+  // Ends the request within the next step; without effect when it is unknown or over. `reason` is
+  // kCancelled, or kStop when its text met a stop string.
+  void Cancel(const std::string& id, FinishReason reason = FinishReason::kCancelled);
 
   // No new requests; returns when the open ones are over and their sinks told, or at `deadline`,
   // after which they are cancelled.

@@ -20,8 +20,7 @@ struct ServeStats {
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   int64_t requests_finished[5] = {};  // by FinishReason
-  absl::Time last_step;  // end of the latest step, or when work last reached an idle loop
-  bool draining = false;
+  absl::Time last_step;        // end of the latest step, or when work last reached an idle loop
   absl::Status engine_status;  // not OK: the engine is dead
 };
 

@@ -141,21 +141,20 @@ absl::Status Daemon::Parts::Start(const ServerConfig& config,
   const EngineInfo& info = model_.engine->info();
   LogCache(info);
 
-  metrics_ = std::make_unique<SchedulerMetrics>(registry_);
-  ASSIGN_OR_RETURN(
-      loop_, ServeLoop::Start(model_.engine.get(), config.scheduler, metrics_.get(), &clock_));
-  started_loop_ = loop_.get();
-  const ServedModel served =
-      MakeServedModel(info, model_.checkpoint->config(), tokenizer_.get(), chat_template_.get());
-  ASSIGN_OR_RETURN(server_,
-                   Server::Start({.listen = config.listen,
-                                  .text_workers = NumTextWorkers(),
-                                  .on_engine_dead = std::move(on_engine_dead)},
-                                 served, config.scheduler, loop_.get(), &registry_, &clock_));
-  ASSIGN_OR_RETURN(const WarmUpTimes times, WarmUp(loop_.get(), served, &clock_));
+  ASSIGN_OR_RETURN(const WarmUpTimes times, WarmUp(model_.engine.get(), &clock_));
   spdlog::info("warm-up: first token after {:.0f} ms, {:.0f} ms in all",
                absl::ToDoubleMilliseconds(times.first_token),
                absl::ToDoubleMilliseconds(times.total));
+
+  metrics_ = std::make_unique<SchedulerMetrics>(registry_);
+  ASSIGN_OR_RETURN(loop_, ServeLoop::Start(model_.engine.get(), config.scheduler, metrics_.get(),
+                                           &clock_, std::move(on_engine_dead)));
+  started_loop_ = loop_.get();
+  const ServedModel served =
+      MakeServedModel(info, model_.checkpoint->config(), tokenizer_.get(), chat_template_.get());
+  ASSIGN_OR_RETURN(
+      server_, Server::Start({.listen = config.listen, .text_workers = NumTextWorkers()}, served,
+                             config.scheduler, loop_.get(), &registry_, &clock_));
   started_server_ = server_.get();
   server_->SetReady();
   ready_ = true;

@@ -15,8 +15,8 @@ namespace latentd {
 // main().
 class Daemon {
  public:
-  // Loads the model, listens, warms up. The error of a bad start names the flag to change.
-  // `on_engine_dead` may come from any thread, several times, and must not block.
+  // Loads the model, warms it up, listens. The error of a bad start names the flag to change.
+  // `on_engine_dead` comes once at most, from another thread, and must not block.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServerConfig& config,
                                                        std::function<void()> on_engine_dead);
   ~Daemon();

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 #include "base/clock.h"
 #include "scheduler/scheduler_config.h"
@@ -28,7 +27,6 @@ struct FrontEnd {
   uint64_t seed = 0;  // of the seeds that requests do not bring
   size_t max_outbox_bytes =
       size_t{4} << 20;  // that may wait for one client; 4 MiB are 100,000 tokens and more
-  std::function<void()> on_engine_dead;  // from any thread, perhaps several times
   absl::Time started;
 
   std::atomic<uint64_t> next_request{0};

@@ -137,7 +137,8 @@ void FrontEndMetrics::SetCacheBlocks(int64_t used, int64_t total) {
   families_->cache_free.Set(block_bytes_ * static_cast<double>(total - used));
 }
 
-void FrontEndMetrics::SetStreamsOpen(int open) { families_->streams_open.Set(open); }
+void FrontEndMetrics::OnStreamOpened() { families_->streams_open.Increment(); }
+void FrontEndMetrics::OnStreamClosed() { families_->streams_open.Decrement(); }
 
 void FrontEndMetrics::OnTokenized(absl::Duration duration) {
   families_->tokenize.Observe(absl::ToDoubleSeconds(duration));

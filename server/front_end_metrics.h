@@ -28,7 +28,8 @@ class FrontEndMetrics {
 
   // A Generate ended: once for each that was started. `reason`: stop, length, ..., or refused.
   void OnRequestDone(int code, absl::string_view reason);
-  void SetStreamsOpen(int open);
+  void OnStreamOpened();  // a Generate was let in; each is closed once
+  void OnStreamClosed();
   void SetCacheBlocks(int64_t used, int64_t total);
   void OnTokenized(absl::Duration duration);
   void OnBackpressure(absl::Duration waited);      // tokens waited for the client that long

@@ -61,7 +61,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateStream::Start(
     return reactor;
   }
   stream->admitted_ = true;
-  front_end->metrics->SetStreamsOpen(front_end->admission->open());
+  front_end->metrics->OnStreamOpened();
   {
     MutexLock lock(&stream->mu_);
     stream->job_queued_ = true;
@@ -199,7 +199,7 @@ void GenerateStream::Deliver(absl::Span<const GeneratedToken> tokens) {
     if (!goes_on) break;
   }
   Send(std::move(message));
-  if (!goes_on) CancelWork();
+  if (!goes_on) EndWork(stopped_ ? FinishReason::kStop : FinishReason::kCancelled);
 }
 
 void GenerateStream::Conclude(const FinishInfo& info) {
@@ -243,7 +243,6 @@ GenerateStream::Ending GenerateStream::EndingOf(const FinishInfo& info) {
     case FinishReason::kLength:
       return {grpc::Status::OK, v1::Finish::LENGTH};
     case FinishReason::kError:
-      if (!front_end_->loop->stats().engine_status.ok()) front_end_->on_engine_dead();
       return {ToGrpc(info.status), v1::Finish::ERROR};
     case FinishReason::kDeadline:
     case FinishReason::kCancelled:
@@ -275,15 +274,12 @@ void GenerateStream::Send(v1::GenerateResponse message) {
   }
   if (overflowed) {
     front_end_->metrics->OnStreamDropped("slow_reader");
-    return CancelWork();
+    return EndWork();
   }
   Pump();
 }
 
 void GenerateStream::End(absl::Status status, v1::Finish::Reason reason) {
-  // A dead engine refuses what was not running when it died.
-  if (absl::IsUnavailable(status) && !front_end_->loop->stats().engine_status.ok())
-    front_end_->on_engine_dead();
   if (claimed_) front_end_->admission->Release(id_);
   claimed_ = false;
   {
@@ -335,7 +331,7 @@ void GenerateStream::OnWriteDone(bool ok) {
     }
   }
   if (waited > absl::ZeroDuration()) front_end_->metrics->OnBackpressure(waited);
-  if (lost) CancelWork();
+  if (lost) EndWork();
   Pump();
 }
 
@@ -346,16 +342,16 @@ void GenerateStream::OnCancel() {
     outbox_.Clear();
     outbox_bytes_ = 0;
   }
-  if (front_end_->clock->Now() < deadline_) CancelWork();  // else the loop counts it as expired
+  if (front_end_->clock->Now() < deadline_) EndWork();  // else the loop counts it as expired
 }
 
-void GenerateStream::CancelWork() {
+void GenerateStream::EndWork(FinishReason reason) {
   std::string id;
   {
     MutexLock lock(&mu_);
     id = loop_id_;
   }
-  if (!id.empty()) front_end_->loop->Cancel(id);
+  if (!id.empty()) front_end_->loop->Cancel(id, reason);
 }
 
 // A client that is connected but does not read would hold its place for ever.
@@ -390,10 +386,12 @@ void GenerateStream::OnDone() {
       reason = late ? v1::Finish::DEADLINE : v1::Finish::CANCELLED;
     }
   }
-  if (admitted_) front_end_->admission->Leave();
-  front_end_->metrics->SetStreamsOpen(front_end_->admission->open());
   front_end_->metrics->OnRpcDone(kMethod, code, front_end_->clock->Now() - arrival_);
   front_end_->metrics->OnRequestDone(code, ReasonLabel(reason));
+  if (admitted_) {
+    front_end_->metrics->OnStreamClosed();
+    front_end_->admission->Leave();  // the last: whoever sees the server idle finds it counted
+  }
   const std::shared_ptr<GenerateStream> last = std::move(self_);  // a job may still hold another
 }
 

@@ -65,7 +65,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Send(v1::GenerateResponse message);
   void End(absl::Status status, v1::Finish::Reason reason);
   void Pump();  // starts the next write, or Finish, when it is time
-  void CancelWork();
+  void EndWork(FinishReason reason = FinishReason::kCancelled);
   void LimitDrain();
 
   // Constant after construction.

@@ -34,8 +34,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override {
-    if (admitted_) front_end_->admission->Leave();
     front_end_->metrics->OnRpcDone(method_, code_, front_end_->clock->Now() - arrival_);
+    if (admitted_) front_end_->admission->Leave();
     delete this;
   }
 

@@ -49,7 +49,6 @@ class Server::Parts {
     front_end.clock = clock;
     front_end.seed = (uint64_t{entropy()} << 32) | entropy();
     front_end.max_outbox_bytes = options.max_outbox_bytes;
-    front_end.on_engine_dead = std::move(options.on_engine_dead);
     front_end.started = clock->Now();
   }
 

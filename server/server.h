@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,8 +24,6 @@ class Server {
     std::string listen = "127.0.0.1:0";         // HOST:PORT
     int text_workers = 2;                       // 2 or more
     size_t max_outbox_bytes = size_t{4} << 20;  // of text that may wait for one slow client
-    std::function<void()> on_engine_dead = [] {
-    };  // from any thread, perhaps several times; must not block
   };
 
   // `loop`, `registry` and `clock` are borrowed. INVALID_ARGUMENT names --listen when it cannot

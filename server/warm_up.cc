@@ -1,10 +1,10 @@
 #include "server/warm_up.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
+#include <cstdint>
+#include <vector>
 
-#include "base/mutex.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace latentd {
@@ -13,46 +13,36 @@ namespace {
 constexpr int kPromptTokens = 16;
 constexpr int kNewTokens = 4;
 
-class WarmUpSink final : public TokenSink {
- public:
-  void OnTokens(absl::Span<const GeneratedToken>) override {}
-  void OnFinish(const FinishInfo& info) override {
-    MutexLock lock(&mu_);
-    info_ = info;
-    over_.NotifyAll();
+// Computes the tokens from `begin` on, in block 0, and appends the next one.
+absl::Status AppendNext(Engine* engine, int begin, std::vector<int32_t>* tokens) {
+  const int end = static_cast<int>(tokens->size());
+  Batch batch{.max_blocks = 1};
+  const int row = AppendRows(&batch, *tokens, begin, end, {{0}});
+  batch.samples.push_back({.row = row, .params = {.temperature = 0}, .position = end});
+  ASSIGN_OR_RETURN(const StepOutput output, engine->Step(batch));
+  if (!output.samples[0].ok) {
+    return absl::InternalError(
+        absl::StrCat("the model gave no usable logits at position ", end, " of the warm-up"));
   }
-  FinishInfo Wait() {
-    MutexLock lock(&mu_);
-    while (!info_.has_value()) over_.Wait(&mu_);
-    return *info_;
-  }
-
- private:
-  Mutex mu_;
-  CondVar over_;
-  std::optional<FinishInfo> info_ ABSL_GUARDED_BY(mu_);
-};
+  tokens->push_back(output.samples[0].token_id);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
-absl::StatusOr<WarmUpTimes> WarmUp(ServeLoop* loop, const ServedModel& model, Clock* clock) {
-  auto sink = std::make_shared<WarmUpSink>();
-  auto request = std::make_shared<Request>();
-  request->id = "warm-up";
-  const int room = model.info.max_context - kNewTokens;
-  for (int i = 0; i < std::clamp(room, 1, kPromptTokens); ++i) {
-    request->prompt.push_back(i % model.info.vocab_size);
+absl::StatusOr<WarmUpTimes> WarmUp(Engine* engine, Clock* clock) {
+  const EngineInfo& info = engine->info();
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < std::clamp(info.max_context - kNewTokens, 1, kPromptTokens); ++i) {
+    tokens.push_back(i % info.vocab_size);
   }
-  request->sampling.temperature = 0;
-  request->max_new_tokens = kNewTokens;
-  request->arrival = clock->Now();
-  request->sink = sink;
-  RETURN_IF_ERROR(loop->Add(request));
-  const FinishInfo info = sink->Wait();
-  if (info.reason == FinishReason::kError) return info.status;
-  if (info.reason != FinishReason::kLength) return absl::CancelledError("the warm-up was cut off");
-  return WarmUpTimes{.first_token = info.queue_time + info.prefill_time,
-                     .total = info.queue_time + info.prefill_time + info.decode_time};
+  const absl::Time begin = clock->Now();
+  RETURN_IF_ERROR(AppendNext(engine, 0, &tokens));
+  const absl::Time first_token = clock->Now();
+  for (int i = 1; i < kNewTokens && static_cast<int>(tokens.size()) <= info.max_context; ++i) {
+    RETURN_IF_ERROR(AppendNext(engine, static_cast<int>(tokens.size()) - 1, &tokens));
+  }
+  return WarmUpTimes{.first_token = first_token - begin, .total = clock->Now() - begin};
 }
 
 }  // namespace latentd

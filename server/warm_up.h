@@ -1,10 +1,9 @@
 #pragma once
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "scheduler/serve_loop.h"
-#include "server/served_model.h"
+#include "engine/engine.h"
 
 namespace latentd {
 
@@ -14,8 +13,9 @@ struct WarmUpTimes {
   absl::Duration total;
 };
 
-// Generates a few tokens through the loop, so that whoever comes first finds touched memory and a
-// model that answers. An error says why there is none.
-absl::StatusOr<WarmUpTimes> WarmUp(ServeLoop* loop, const ServedModel& model, Clock* clock);
+// Generates a few tokens, so that whoever comes first finds touched memory and a model that
+// answers. Before the serve loop has the engine, so that no counter knows of it. An error says why
+// there is no answer.
+absl::StatusOr<WarmUpTimes> WarmUp(Engine* engine, Clock* clock);
 
 }  // namespace latentd

@@ -150,9 +150,10 @@ absl::Status StatsCommand(Arguments args) {
   Row("requests now", absl::StrFormat("%d open, %d running, %d waiting", stats.streams_open(),
                                       stats.running(), stats.waiting()));
   Row("requests ended",
-      absl::StrFormat("%d by a stop token, %d by length, %d cancelled, %d by deadline, %d in error",
-                      stats.finished_stop(), stats.finished_length(), stats.finished_cancelled(),
-                      stats.finished_deadline(), stats.finished_error()));
+      absl::StrFormat(
+          "%d by a stop token or string, %d by length, %d cancelled, %d by deadline, %d in error",
+          stats.finished_stop(), stats.finished_length(), stats.finished_cancelled(),
+          stats.finished_deadline(), stats.finished_error()));
   Row("prompt tokens",
       absl::StrFormat("%d computed, %d again after %d preemptions", stats.prompt_tokens(),
                       stats.recomputed_tokens(), stats.preemptions()));

@@ -12,6 +12,7 @@
 namespace latentd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A request that passes with nothing to spare: 200 + 57 tokens, of which all but the last lie in 4
@@ -66,12 +67,17 @@ TEST(AdmissionTest, WhatOutgrowsThePoolAloneIsRefused) {
   ExpectRefused([](Request& r) { r.max_new_tokens = 58; }, "5 cache blocks", "pool has 4", info);
 }
 
-TEST(AdmissionTest, LimitsBelowTheLeastAreRefused) {
+TEST(AdmissionTest, LimitsThatMakeNoSenseAreRefused) {
   EXPECT_TRUE(Validate(SchedulerConfig{}).ok());
   EXPECT_TRUE(Validate(SchedulerConfig{.max_queued_requests = 0}).ok());
   EXPECT_THAT(std::string(Validate(SchedulerConfig{.max_batch_tokens = 0}).message()),
               HasSubstr("max_batch_tokens is 0"));
   EXPECT_FALSE(Validate(SchedulerConfig{.max_sequences = 0}).ok());
+  EXPECT_TRUE(Validate(SchedulerConfig{.max_batch_tokens = 100, .max_sequences = 100}).ok());
+  EXPECT_THAT(
+      std::string(
+          Validate(SchedulerConfig{.max_batch_tokens = 100, .max_sequences = 101}).message()),
+      AllOf(HasSubstr("max_sequences is 101"), HasSubstr("max_batch_tokens is only 100")));
   EXPECT_FALSE(Validate(SchedulerConfig{.max_queued_requests = -1}).ok());
   EXPECT_FALSE(Validate(SchedulerConfig{.max_queued_tokens = 0}).ok());
 }

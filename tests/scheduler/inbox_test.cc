@@ -31,14 +31,15 @@ class InboxTest : public ::testing::Test {
 
 TEST_F(InboxTest, MessagesKeepTheirOrder) {
   ASSERT_TRUE(inbox_.Add(MakeRequest("a")).ok());
-  inbox_.Cancel("unknown");
-  inbox_.Cancel("a");
-  inbox_.Cancel("a");
+  inbox_.Cancel("unknown", FinishReason::kCancelled);
+  inbox_.Cancel("a", FinishReason::kStop);
+  inbox_.Cancel("a", FinishReason::kCancelled);
   ASSERT_TRUE(inbox_.Add(MakeRequest("b")).ok());
   const Inbox::Contents contents = inbox_.Take(/*wait=*/true);
   ASSERT_EQ(contents.messages.size(), 3u);
   EXPECT_EQ(contents.messages[0].request->id, "a");
   EXPECT_EQ(contents.messages[1].cancel_id, "a");
+  EXPECT_EQ(contents.messages[1].cancel_reason, FinishReason::kStop);
   EXPECT_EQ(contents.messages[2].request->id, "b");
   EXPECT_FALSE(contents.stop);
   EXPECT_TRUE(inbox_.Take(/*wait=*/false).messages.empty());
@@ -87,7 +88,6 @@ TEST_F(InboxTest, AnEmptyQueueTakesAnyPrompt) {
 
 TEST_F(InboxTest, ADeadEngineAndADrainRefuseWithTheReason) {
   inbox_.Drain(clock_.Now());
-  EXPECT_TRUE(inbox_.draining());
   absl::Status status = inbox_.Add(MakeRequest("a"));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("draining"));

@@ -91,7 +91,7 @@ TEST_P(SchedulerLawsTest, CancelsAndDeadlinesHarmNobodyElse) {
     for (int steps = dice.Roll(0, 6); steps > 0; --steps) {
       if (dice.OneIn(3)) {
         sim->scheduler().Cancel("r" + std::to_string(dice.Roll(std::max(0, i - 20), i + 2)),
-                                sim->clock().Now());
+                                FinishReason::kCancelled, sim->clock().Now());
         sim->scheduler().CheckInvariants();
       }
       sim->Step();

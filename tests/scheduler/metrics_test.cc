@@ -119,8 +119,8 @@ TEST(SchedulerMetricsTest, CountersEqualWhatTheSinksHeard) {
   for (const TestRequest& r : requests) sim.Add(r);
   while (sim.scheduler().stats().preemptions == 0 && sim.Step()) {
   }
-  sim.scheduler().Cancel("0", sim.clock().Now());
-  sim.scheduler().Cancel("5", sim.clock().Now());
+  sim.scheduler().Cancel("0", FinishReason::kCancelled, sim.clock().Now());
+  sim.scheduler().Cancel("5", FinishReason::kCancelled, sim.clock().Now());
   sim.Run();
   double generated = 0, preemptions = 0, first_tokens = 0;
   for (const TestRequest& r : requests) {

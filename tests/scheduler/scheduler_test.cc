@@ -116,11 +116,13 @@ TEST(SchedulerTest, CancelInEveryState) {
   for (const TestRequest* r : {&decoding, &prefilling, &queued}) sim.Add(*r);
   sim.Step();
   sim.Step();
-  EXPECT_FALSE(sim.scheduler().Cancel("unknown", sim.clock().Now()));
+  EXPECT_FALSE(sim.scheduler().Cancel("unknown", FinishReason::kCancelled, sim.clock().Now()));
   for (const TestRequest* r : {&queued, &prefilling, &decoding}) {
-    EXPECT_TRUE(sim.scheduler().Cancel(r->request->id, sim.clock().Now()));
+    EXPECT_TRUE(
+        sim.scheduler().Cancel(r->request->id, FinishReason::kCancelled, sim.clock().Now()));
     sim.scheduler().CheckInvariants();
-    EXPECT_FALSE(sim.scheduler().Cancel(r->request->id, sim.clock().Now()));
+    EXPECT_FALSE(
+        sim.scheduler().Cancel(r->request->id, FinishReason::kCancelled, sim.clock().Now()));
   }
   sim.ExpectIdle();
   sim.Deliver();
