@@ -1,5 +1,8 @@
 #include "server/config.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -18,6 +21,13 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   if (well_formed) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(flag, " is \"", address, "\", but must be HOST:PORT with a port in [0, 65535]"));
+}
+
+absl::Status CheckExists(absl::string_view flag, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is \"", path, "\", but there is no such file or folder"));
 }
 
 }  // namespace
@@ -44,11 +54,21 @@ absl::Status Validate(const ServerConfig& config) {
   if (config.model.model.empty()) {
     return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
   }
+  RETURN_IF_ERROR(CheckExists("--model", config.model.model));
+  if (!config.model.latents.empty()) {
+    RETURN_IF_ERROR(CheckExists("--latents", config.model.latents));
+  }
   RETURN_IF_ERROR(CheckAddress("--listen", config.listen));
   if (config.metrics_listen != "off") {
     RETURN_IF_ERROR(CheckAddress("--metrics-listen", config.metrics_listen));
   }
-  return Validate(config.scheduler);
+  const SchedulerConfig& limits = config.scheduler;
+  if (limits.max_sequences > limits.max_batch_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-sequences is ", limits.max_sequences,
+        ", but must be at most --max-batch-tokens, which is ", limits.max_batch_tokens));
+  }
+  return Validate(limits);
 }
 
 }  // namespace latentd

@@ -23,7 +23,7 @@ struct ServerConfig {
 // `config` is filled when `flags` are parsed.
 void AddServerFlags(CommandLine* flags, ServerConfig* config);
 
-// INVALID_ARGUMENT names the flag to change.
+// What is known to be wrong before the model is loaded: INVALID_ARGUMENT names the flag to change.
 absl::Status Validate(const ServerConfig& config);
 
 }  // namespace latentd

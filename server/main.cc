@@ -1,18 +1,20 @@
 // latentd: serves one model over gRPC until SIGTERM or SIGINT, drains, and exits with 0; a second
-// signal cuts what still runs. Exits with 1 when it cannot start or its engine died, and with 2 for
-// a bad command line.
+// signal cuts what still runs. One that comes while the model loads ends the process at once, also
+// with 0. Exits with 1 when it cannot start or its engine died, and with 2 for a bad command line.
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "base/check.h"
 #include "base/command_line.h"
 #include "base/log.h"
 #include "base/status_macros.h"
@@ -25,7 +27,7 @@
 namespace latentd {
 namespace {
 
-enum class Event { kSignal, kEngineDead, kDrained };
+enum class Event : char { kSignal, kStarted, kEngineDead, kDrained };
 
 // Signals and other threads' news, for the one thread that waits for them. Made before any other
 // thread, which inherit the blocked signals.
@@ -38,45 +40,61 @@ class EventQueue {
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC);
-    engine_dead_fd_ = eventfd(0, EFD_CLOEXEC);
-    drained_fd_ = eventfd(0, EFD_CLOEXEC);
+    LATENTD_CHECK(signal_fd_ >= 0 && pipe2(pipe_, O_CLOEXEC) == 0);
   }
   ~EventQueue() {
-    for (int fd : {signal_fd_, engine_dead_fd_, drained_fd_}) close(fd);
+    for (int fd : {signal_fd_, pipe_[0], pipe_[1]}) close(fd);
   }
 
-  void Post(Event event) {
-    eventfd_write(event == Event::kDrained ? drained_fd_ : engine_dead_fd_, 1);
-  }
+  // From any thread. Does not block: there are only a few in the life of a process.
+  void Post(Event event) { LATENTD_CHECK(write(pipe_[1], &event, sizeof(event)) == sizeof(event)); }
 
   Event Wait() {
-    pollfd fds[] = {
-        {signal_fd_, POLLIN, 0}, {engine_dead_fd_, POLLIN, 0}, {drained_fd_, POLLIN, 0}};
-    while (poll(fds, 3, -1) < 0) {
+    pollfd fds[] = {{signal_fd_, POLLIN, 0}, {pipe_[0], POLLIN, 0}};
+    while (poll(fds, 2, -1) < 0) {
     }
     if (fds[0].revents != 0) {
       signalfd_siginfo info;
-      if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-        spdlog::info("received {}", strsignal(static_cast<int>(info.ssi_signo)));
-      }
+      LATENTD_CHECK(read(signal_fd_, &info, sizeof(info)) == sizeof(info));
+      spdlog::info("received {}", strsignal(static_cast<int>(info.ssi_signo)));
       return Event::kSignal;
     }
-    const bool dead = fds[1].revents != 0;
-    eventfd_t count;
-    eventfd_read(dead ? engine_dead_fd_ : drained_fd_, &count);
-    return dead ? Event::kEngineDead : Event::kDrained;
+    Event event;
+    LATENTD_CHECK(read(pipe_[0], &event, sizeof(event)) == sizeof(event));
+    return event;
   }
 
  private:
-  int signal_fd_, engine_dead_fd_, drained_fd_;
+  int signal_fd_;
+  int pipe_[2];
 };
+
+// A started daemon, or an error. Nothing waits for a start that is no longer wanted: a signal ends
+// the process at once.
+absl::StatusOr<std::unique_ptr<Daemon>> Start(const ServerConfig& config, EventQueue* events) {
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon;
+  std::thread start([&] {
+    daemon = Daemon::Start(config, [events] { events->Post(Event::kEngineDead); });
+    events->Post(Event::kStarted);
+  });
+  bool dead = false;
+  for (Event event = events->Wait(); event != Event::kStarted; event = events->Wait()) {
+    if (event == Event::kSignal) {
+      spdlog::info("ended while starting");
+      std::_Exit(0);
+    }
+    dead = true;
+  }
+  start.join();
+  if (dead) events->Post(Event::kEngineDead);  // for whoever waits next
+  return daemon;
+}
 
 int Run(const ServerConfig& config) {
   EventQueue events;
   google::protobuf::SetLogHandler(nullptr);  // a client's broken bytes are answered, not logged
   gpr_set_log_function([](gpr_log_func_args* line) { spdlog::debug("grpc: {}", line->message); });
-  absl::StatusOr<std::unique_ptr<Daemon>> daemon =
-      Daemon::Start(config, [&events] { events.Post(Event::kEngineDead); });
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon = Start(config, &events);
   if (!daemon.ok()) {
     spdlog::error("{}", std::string(daemon.status().message()));
     return 1;

@@ -1,5 +1,7 @@
 #include "server/metrics_page.h"
 
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,17 +27,32 @@ int AnswerProbe(mg_connection* connection, const absl::Status& status) {
   return Answer(connection, status.ok() ? 200 : 503, "text/plain; charset=utf-8", body);
 }
 
+// Ends the page's threads. civetweb looks whether it shall end every 2 s and when somebody
+// connects, so we do.
+void Stop(mg_context* context, const std::string& host, int port) {
+  std::future<void> stopped = std::async(std::launch::async, [context] { mg_stop(context); });
+  while (stopped.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) {
+    char error[64];
+    if (mg_connection* knock =
+            mg_connect_client(host.c_str(), port, /*use_ssl=*/0, error, sizeof(error))) {
+      mg_close_connection(knock);
+    }
+  }
+}
+
 }  // namespace
 
 struct MetricsPage::Parts {
   ~Parts() {
-    if (context != nullptr) mg_stop(context);
+    if (context != nullptr) Stop(context, host, port);
     mg_exit_library();
   }
 
   prometheus::Registry* registry = nullptr;
   Probes probes;
   mg_context* context = nullptr;
+  std::string host;  // without the brackets of IPv6
+  int port = 0;
   std::string address;
 };
 
@@ -57,7 +74,10 @@ absl::StatusOr<std::unique_ptr<MetricsPage>> MetricsPage::Start(const std::strin
   }
   mg_server_port port = {};
   mg_get_server_ports(parts->context, 1, &port);
-  parts->address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port.port);
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  parts->host = host.front() == '[' ? host.substr(1, host.size() - 2) : host;
+  parts->port = port.port;
+  parts->address = absl::StrCat(host, ":", port.port);
 
   mg_set_request_handler(
       parts->context, "/metrics",

@@ -23,11 +23,11 @@ TEST(ConfigTest, FlagsAndFileFillTheConfig) {
   std::ofstream(path) << "max-sequences = 7\nlisten = 0.0.0.0:1\n";
   ServerConfig config;
   ASSERT_TRUE(
-      ParseAndValidate({"--model", "m.gguf", "--config", path, "--listen", "[::1]:9",
+      ParseAndValidate({"--model", path, "--config", path, "--listen", "[::1]:9",
                         "--cache-bytes=1GiB", "--metrics-listen=off", "--drain-seconds=2.5"},
                        &config)
           .ok());
-  EXPECT_EQ(config.model.model, "m.gguf");
+  EXPECT_EQ(config.model.model, path);
   EXPECT_EQ(config.model.cache_bytes, int64_t{1} << 30);
   EXPECT_EQ(config.scheduler.max_sequences, 7);
   EXPECT_EQ(config.listen, "[::1]:9");
@@ -35,16 +35,20 @@ TEST(ConfigTest, FlagsAndFileFillTheConfig) {
 }
 
 TEST(ConfigTest, ErrorsNameTheFlag) {
+  const std::string model = "--model=" + testing::TempDir();
   const std::vector<std::vector<std::string>> cases = {
       {"--model"},
-      {"--model=m", "--listen=50051"},
-      {"--model=m", "--listen=:1"},
-      {"--model=m", "--listen=a:65536"},
-      {"--model=m", "--metrics-listen=a:b"},
-      {"--model=m", "--max-sequences=0"},
-      {"--model=m", "--max-batch-tokens=-1"},
-      {"--model=m", "--drain-seconds=-1"},
-      {"--model=m", "--max-queued=x"},
+      {"--model=/no/such/file"},
+      {model, "--latents=/no/such/file"},
+      {model, "--max-batch-tokens=100", "--max-sequences=101"},
+      {model, "--listen=50051"},
+      {model, "--listen=:1"},
+      {model, "--listen=a:65536"},
+      {model, "--metrics-listen=a:b"},
+      {model, "--max-sequences=0"},
+      {model, "--max-batch-tokens=-1"},
+      {model, "--drain-seconds=-1"},
+      {model, "--max-queued=x"},
   };
   for (const std::vector<std::string>& args : cases) {
     ServerConfig config;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/counter.h"
@@ -73,6 +74,17 @@ TEST(MetricsPageTest, ShowsTheRegistryTheProcessAndTheProbes) {
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()),
               StartsWith("--metrics-listen: cannot listen on " + address));
+}
+
+TEST(MetricsPageTest, EndsAtOnce) {
+  prometheus::Registry registry;
+  for (const char* listen : {"127.0.0.1:0", "0.0.0.0:0"}) {
+    auto page = MetricsPage::Start(listen, &registry, {});
+    ASSERT_TRUE(page.ok()) << page.status();
+    const absl::Time begin = absl::Now();
+    page->reset();
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(1)) << listen;
+  }
 }
 
 }  // namespace
