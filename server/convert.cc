@@ -28,11 +28,6 @@ absl::Status OutOfRange(absl::string_view field, Value value, absl::string_view 
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", but must ", allowed));
 }
 
-absl::Status CheckTokenId(absl::string_view field, int64_t id, const ServedModel& model) {
-  if (id >= 0 && id < model.info.vocab_size) return absl::OkStatus();
-  return OutOfRange(field, id, absl::StrCat("lie in [0, ", model.info.vocab_size - 1, "]"));
-}
-
 template <class Ids>
 absl::StatusOr<std::vector<int32_t>> TokenIds(absl::string_view field, const Ids& ids,
                                               const ServedModel& model) {
@@ -40,7 +35,8 @@ absl::StatusOr<std::vector<int32_t>> TokenIds(absl::string_view field, const Ids
   tokens.reserve(ids.size());
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= model.info.vocab_size) {
-      return CheckTokenId(absl::StrCat(field, "[", i, "]"), ids[i], model);
+      return OutOfRange(absl::StrCat(field, "[", i, "]"), ids[i],
+                        absl::StrCat("lie in [0, ", model.info.vocab_size - 1, "]"));
     }
     tokens.push_back(static_cast<int32_t>(ids[i]));
   }

@@ -23,9 +23,9 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 // The smallest value that at least `share` of them do not exceed; 0 of none.
 double Percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  const auto rank = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), values.begin() + rank, values.end());
-  return values[rank];
+  const auto index = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), values.begin() + index, values.end());
+  return values[index];
 }
 
 // What "good" means: both limits kept.
