@@ -94,7 +94,8 @@ Matrix HadamardRotation(int n) {
     while (!block.has_value()) block = SignMatrix(--order);
     const double magnitude = 1.0 / std::sqrt(static_cast<double>(order));
     for (int i = 0; i < order; ++i) {
-      for (int j = 0; j < order; ++j) out.at(begin + i, begin + j) = block->at(i, j) * magnitude;
+      const double row = block->at(i, 0) > 0 ? magnitude : -magnitude;
+      for (int j = 0; j < order; ++j) out.at(begin + i, begin + j) = block->at(i, j) * row;
     }
     begin += order;
   }

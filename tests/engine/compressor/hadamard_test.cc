@@ -34,5 +34,12 @@ TEST(HadamardRotation, SpreadsOneDimEvenlyOverAllForMultiplesOf16UpTo256) {
   }
 }
 
+TEST(HadamardRotation, TurnsTheFirstDimIntoACommonOffset) {
+  for (int n = 16; n <= 256; n += 16) {
+    const Matrix h = HadamardRotation(n);
+    for (int r = 0; r < n; ++r) EXPECT_GT(h.at(r, 0), 0) << n;
+  }
+}
+
 }  // namespace
 }  // namespace latentd
