@@ -1,5 +1,7 @@
 #include "server/latentctl/answer.h"
 
+#include <cstdio>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -36,6 +38,19 @@ absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, a
         return true;
       });
   if (!status.ok()) return status;
+  return answer;
+}
+
+absl::StatusOr<Answer> AskAndPrint(Client* client, const v1::GenerateRequest& request,
+                                   absl::Time deadline) {
+  bool printed = false;
+  absl::StatusOr<Answer> answer = Ask(client, request, deadline, [&](absl::string_view text) {
+    printed = true;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
+  if (printed || answer.ok()) std::puts("");
+  std::fflush(stdout);
   return answer;
 }
 

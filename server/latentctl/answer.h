@@ -28,6 +28,10 @@ struct Answer {
 absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
                            const std::function<void(absl::string_view)>& show);
 
+// The same with stdout as the place to show it, its last line ended, also before an error.
+absl::StatusOr<Answer> AskAndPrint(Client* client, const v1::GenerateRequest& request,
+                                   absl::Time deadline);
+
 // "31 tokens, 118.2 tokens/s; prompt 45 tokens, 460.1 tokens/s, first after 98 ms; cache 0.63 MiB,
 // uncompressed 1.72 MiB (2.7x)"
 std::string Summary(const Answer& answer);

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/str_format.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "server/latentctl/answer.h"
 #include "server/latentctl/commands.h"
@@ -38,6 +40,20 @@ class Conversation {
   int num_fixed_ = 0;
 };
 
+constexpr char kHelp[] = "/reset forgets the conversation, /quit ends.";
+
+// "12 tokens, 86.2 tokens/s; 48 of 8192 tokens of context, in 195 KiB instead of 1.41 MiB": one row
+// of a terminal.
+std::string ShortSummary(const Answer& answer, int max_context) {
+  const v1::Usage& usage = answer.finish.usage();
+  return absl::StrFormat(
+      "%d tokens, %.1f tokens/s; %d of %d tokens of context, in %s instead of %s",
+      usage.generated_tokens(), answer.decode_tokens_per_s(),
+      usage.prompt_tokens() + usage.generated_tokens(), max_context,
+      FormatBytes(static_cast<double>(usage.cache_bytes())),
+      FormatBytes(static_cast<double>(usage.full_cache_bytes())));
+}
+
 }  // namespace
 
 absl::Status ChatCommand(Arguments args) {
@@ -62,8 +78,7 @@ absl::Status ChatCommand(Arguments args) {
   }
   const bool interactive = isatty(STDIN_FILENO) != 0;
   if (interactive) {
-    std::printf("%s, context %d tokens. /reset forgets, /quit ends.\n", model.name().c_str(),
-                model.max_context());
+    std::printf("%s, context %d tokens. %s\n", model.name().c_str(), model.max_context(), kHelp);
   }
   Conversation conversation(system);
   for (;;) {
@@ -72,17 +87,14 @@ absl::Status ChatCommand(Arguments args) {
     std::string line;
     if (!std::getline(std::cin, line) || line == "/quit") break;
     if (line == "/reset") conversation.Reset();
-    if (line.empty() || line == "/reset") continue;
+    if (line == "/help") std::puts(kHelp);
+    if (line.empty() || line == "/reset" || line == "/help") continue;
 
     conversation.AddQuestion(line);
     v1::GenerateRequest request;
     *request.mutable_chat() = conversation.chat();
     request_flags.Apply(&request);
-    const absl::StatusOr<Answer> answer =
-        Ask(&client, request, absl::InfiniteFuture(), [](absl::string_view text) {
-          std::fwrite(text.data(), 1, text.size(), stdout);
-          std::fflush(stdout);
-        });
+    const absl::StatusOr<Answer> answer = AskAndPrint(&client, request, absl::InfiniteFuture());
     if (!answer.ok()) {
       if (!interactive) return answer.status();
       std::fprintf(stderr, "%s\n", answer.status().ToString().c_str());
@@ -90,9 +102,7 @@ absl::Status ChatCommand(Arguments args) {
       continue;
     }
     conversation.AddAnswer(answer->text);
-    std::puts("");
-    std::fflush(stdout);
-    std::fprintf(stderr, "[%s]\n", Summary(*answer).c_str());
+    std::fprintf(stderr, "[%s]\n", ShortSummary(*answer, model.max_context()).c_str());
   }
   return absl::OkStatus();
 }

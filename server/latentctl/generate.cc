@@ -91,18 +91,13 @@ absl::Status GenerateCommand(Arguments args) {
   Client client(options.target);
   const absl::Time deadline =
       options.timeout > 0 ? absl::Now() + absl::Seconds(options.timeout) : absl::InfiniteFuture();
-  ASSIGN_OR_RETURN(const Answer answer,
-                   Ask(&client, request, deadline, [&](absl::string_view text) {
-                     if (options.json) return;
-                     std::fwrite(text.data(), 1, text.size(), stdout);
-                     std::fflush(stdout);
-                   }));
   if (options.json) {
+    ASSIGN_OR_RETURN(const Answer answer,
+                     Ask(&client, request, deadline, [](absl::string_view) {}));
     std::fputs(ToJsonLine(answer).c_str(), stdout);
     return absl::OkStatus();
   }
-  std::puts("");
-  std::fflush(stdout);
+  ASSIGN_OR_RETURN(const Answer answer, AskAndPrint(&client, request, deadline));
   std::fprintf(stderr, "[%s]\n", Summary(answer).c_str());
   return absl::OkStatus();
 }
