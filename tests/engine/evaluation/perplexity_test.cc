@@ -11,7 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Gives token t the log probability -t / 10, and checks that every sequence is computed in order from its start.
+// Gives token t the log probability -t / 10, and checks that every sequence is computed in order
+// from its start.
 class ScriptedEngine final : public Engine {
  public:
   ScriptedEngine() {
@@ -64,8 +65,8 @@ TEST(Perplexity, CountsEveryTokenButTheFirstOfAWindow) {
 
 TEST(Perplexity, SecondHalfCountsAsLlamaPerplexityDoes) {
   ScriptedEngine engine;
-  const auto result =
-      MeasurePerplexity(engine, CountingIds(25), {.window = 10, .first_windows = 1, .second_half = true}, Ignore);
+  const auto result = MeasurePerplexity(
+      engine, CountingIds(25), {.window = 10, .first_windows = 1, .second_half = true}, Ignore);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 4);  // the tokens at 6..9: window - window / 2 - 1
   EXPECT_NEAR(result->perplexity, PerplexityOf({{6, 9}}), 1e-4);
@@ -73,7 +74,8 @@ TEST(Perplexity, SecondHalfCountsAsLlamaPerplexityDoes) {
 
 TEST(Perplexity, WindowsAreSpacedFromTheFirstTokenToTheLast) {
   ScriptedEngine engine;
-  const auto result = MeasurePerplexity(engine, CountingIds(31), {.window = 5, .windows = 3}, Ignore);
+  const auto result =
+      MeasurePerplexity(engine, CountingIds(31), {.window = 5, .windows = 3}, Ignore);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 12);
   EXPECT_NEAR(result->perplexity, PerplexityOf({{1, 4}, {14, 17}, {27, 30}}), 1e-4);
@@ -81,7 +83,8 @@ TEST(Perplexity, WindowsAreSpacedFromTheFirstTokenToTheLast) {
 
 TEST(Perplexity, LongWindowsAreComputedInSteps) {
   ScriptedEngine engine;
-  const auto result = MeasurePerplexity(engine, CountingIds(1024), {.window = 1024, .second_half = true}, Ignore);
+  const auto result =
+      MeasurePerplexity(engine, CountingIds(1024), {.window = 1024, .second_half = true}, Ignore);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 511);
 }
@@ -90,10 +93,13 @@ TEST(Perplexity, TooShortATextIsNamedWithBothNumbers) {
   ScriptedEngine engine;
   EXPECT_THAT(MeasurePerplexity(engine, CountingIds(9), {.window = 10}, Ignore).status().message(),
               HasSubstr("has 9 tokens, 1 windows of 10 need 10"));
-  EXPECT_THAT(MeasurePerplexity(engine, CountingIds(29), {.window = 10, .first_windows = 3}, Ignore).status().message(),
+  EXPECT_THAT(MeasurePerplexity(engine, CountingIds(29), {.window = 10, .first_windows = 3}, Ignore)
+                  .status()
+                  .message(),
               HasSubstr("has 29 tokens, 3 windows of 10 need 30"));
-  EXPECT_THAT(MeasurePerplexity(engine, CountingIds(3000), {.window = 2048}, Ignore).status().message(),
-              HasSubstr("--window is 2048, the context is 1024"));
+  EXPECT_THAT(
+      MeasurePerplexity(engine, CountingIds(3000), {.window = 2048}, Ignore).status().message(),
+      HasSubstr("--window is 2048, the context is 1024"));
 }
 
 }  // namespace
