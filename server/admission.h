@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -10,16 +11,18 @@
 
 namespace latentd {
 
-// Who is inside: a count of RPCs, taken before any work is done for one, and the ids of the
-// requests being served. Thread-safe.
+// Who is inside: RPCs and the bytes of their requests, counted before any work is done for one, and
+// the ids of the requests being served. Thread-safe.
 class Admission {
  public:
-  explicit Admission(int limit) : limit_(limit) {}
+  explicit Admission(int max_open) : max_open_(max_open) {}
 
-  // UNAVAILABLE once closed; RESOURCE_EXHAUSTED with both numbers when full. Every OK is given back
-  // by one Leave().
-  absl::Status Enter();
-  void Leave() { open_.fetch_sub(1, std::memory_order_relaxed); }
+  // `bytes` of the request, at most kMaxBytes. UNAVAILABLE once closed; RESOURCE_EXHAUSTED with
+  // both numbers when full. Every OK is given back by one Leave() of as many bytes.
+  absl::Status Enter(size_t bytes);
+  void Leave(size_t bytes);
+
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
 
   // ALREADY_EXISTS when a request of that id is being served. Every OK is given back by one
   // Release().
@@ -31,8 +34,9 @@ class Admission {
   int open() const { return open_.load(std::memory_order_relaxed); }
 
  private:
-  const int limit_;
+  const int max_open_;
   std::atomic<int> open_{0};
+  std::atomic<size_t> bytes_{0};
   std::atomic<bool> closed_{false};
 
   Mutex mu_;

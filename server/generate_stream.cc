@@ -55,7 +55,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateStream::Start(
   std::shared_ptr<GenerateStream> stream(new GenerateStream(front_end, context, request));
   stream->self_ = stream;
   GenerateStream* const reactor = stream.get();
-  const absl::Status admitted = front_end->admission->Enter();
+  const absl::Status admitted = front_end->admission->Enter(stream->request_size_);
   if (!admitted.ok()) {
     stream->End(admitted, v1::Finish::REASON_UNSPECIFIED);
     return reactor;
@@ -75,6 +75,7 @@ GenerateStream::GenerateStream(FrontEnd* front_end, grpc::CallbackServerContext*
     : front_end_(front_end),
       arrival_(front_end->clock->Now()),
       deadline_(DeadlineOf(*context)),
+      request_size_(request.Length()),
       request_bytes_(request),
       context_(context) {}
 
@@ -390,7 +391,8 @@ void GenerateStream::OnDone() {
   front_end_->metrics->OnRequestDone(code, ReasonLabel(reason));
   if (admitted_) {
     front_end_->metrics->OnStreamClosed();
-    front_end_->admission->Leave();  // the last: whoever sees the server idle finds it counted
+    front_end_->admission->Leave(
+        request_size_);  // the last: whoever sees the server idle finds it counted
   }
   const std::shared_ptr<GenerateStream> last = std::move(self_);  // a job may still hold another
 }

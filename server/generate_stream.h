@@ -72,6 +72,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   FrontEnd* const front_end_;
   const absl::Time arrival_;
   const absl::Time deadline_;
+  const size_t request_size_;  // bytes, as Admission counts them
   bool admitted_ = false;
 
   std::shared_ptr<GenerateStream> self_;  // from Start to OnDone, for gRPC
