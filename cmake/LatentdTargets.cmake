@@ -46,19 +46,15 @@ function(latentd_program name)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
-# latentd_test(NAME SOURCES a_test.cc DEPENDS x [LABEL soak]): one GoogleTest program, one ctest entry. The label `quick`, the
-# default, is what tools/test runs: a few seconds at most. `soak` runs only in tools/test --full.
+# latentd_test(NAME SOURCES a_test.cc DEPENDS x): one GoogleTest program, one ctest entry of a few seconds with the label `quick`,
+# which is what tools/test runs. Tests that take minutes have the label `soak` and run in tools/test --full.
 function(latentd_test name)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
-  if(ARG_LABEL STREQUAL "soak")
-    set_tests_properties(${name} PROPERTIES LABELS soak TIMEOUT 900)
-  else()
-    set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 300)
-  endif()
+  set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 300)
 endfunction()
 
 # latentd_fuzz(NAME SOURCES a_fuzz.cc DEPENDS x): one libFuzzer program in build/fuzz/fuzz, for when LATENTD_FUZZ is on (the preset `fuzz`).
