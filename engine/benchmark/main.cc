@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
+#include "base/commands.h"
 #include "base/progress.h"
 #include "base/status_macros.h"
-#include "base/version.h"
 #include "engine/benchmark/step.h"
 #include "engine/open_model.h"
 #include "nlohmann/json.hpp"
@@ -59,26 +59,7 @@ absl::Status Step(const Options& options) {
   return absl::OkStatus();
 }
 
-constexpr char kUsage[] =
-    "latent-bench: times the engine without a server.\n\n"
-    "  latent-bench step   prefill and decode steps of a model\n\n"
-    "latent-bench COMMAND --help lists the flags of a command.\n"
-    "Example: latent-bench step --model model.gguf --context 4096 --steps 64\n";
-
-int Main(int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.empty() || args[0] == "--help") {
-    std::cout << kUsage;
-    return args.empty() ? 2 : 0;
-  }
-  if (args[0] == "--version") {
-    std::cout << kVersion << "\n";
-    return 0;
-  }
-  if (args[0] != "step") {
-    std::cerr << "latent-bench: unknown command \"" << args[0] << "\"; there is: step\n";
-    return 2;
-  }
+absl::Status StepCommand(Arguments args) {
   Options options;
   CommandLine flags({.program = "latent-bench step",
                      .summary = "Times the prefill and decode steps of a model, without a server.",
@@ -94,15 +75,20 @@ int Main(int argc, char** argv) {
   flags.Add("repeats", &options.step.repeats, "N", "timings, of which the median is shown",
             {.min = 1});
   flags.Add("json", &options.json, "print the result as one JSON object");
-  flags.ParseOrExit(absl::MakeConstSpan(args).subspan(1));
-  if (const absl::Status status = Step(options); !status.ok()) {
-    std::cerr << "latent-bench: " << status.message() << "\n";
-    return 1;
-  }
-  return 0;
+  flags.ParseOrExit(args);
+  return Step(options);
 }
+
+constexpr Command kCommands[] = {{"step", StepCommand, "prefill and decode steps of a model"}};
 
 }  // namespace
 }  // namespace latentd
 
-int main(int argc, char** argv) { return latentd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return latentd::RunCommand(
+      {.name = "latent-bench",
+       .summary = "Times the engine without a server.",
+       .example = "latent-bench step --model model.gguf --latents model.latents --context 4096",
+       .commands = latentd::kCommands},
+      argc, argv);
+}

@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
+#include "base/commands.h"
 #include "base/mapped_file.h"
 #include "base/progress.h"
 #include "base/status_macros.h"
-#include "base/version.h"
 #include "engine/evaluation/perplexity.h"
 #include "engine/open_model.h"
 #include "engine/text/tokenizer.h"
@@ -77,27 +77,7 @@ absl::Status Perplexity(Options options) {
   return absl::OkStatus();
 }
 
-constexpr char kUsage[] =
-    "latent-eval: what a cache costs in quality, measured through the engine and its pages.\n\n"
-    "  latent-eval perplexity   of a text, in windows\n\n"
-    "latent-eval COMMAND --help lists the flags of a command.\n"
-    "Example: latent-eval perplexity --model model.gguf --latents model.latents --text "
-    "wiki.test.raw --windows 16\n";
-
-int Main(int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.empty() || args[0] == "--help") {
-    std::cout << kUsage;
-    return args.empty() ? 2 : 0;
-  }
-  if (args[0] == "--version") {
-    std::cout << kVersion << "\n";
-    return 0;
-  }
-  if (args[0] != "perplexity") {
-    std::cerr << "latent-eval: unknown command \"" << args[0] << "\"; there is: perplexity\n";
-    return 2;
-  }
+absl::Status PerplexityCommand(Arguments args) {
   Options options;
   CommandLine flags({.program = "latent-eval perplexity",
                      .summary = "Measures the perplexity of a text, window by window.",
@@ -113,15 +93,21 @@ int Main(int argc, char** argv) {
   flags.Add("count", &options.count, "all|second-half",
             "which tokens of each window count; llama-perplexity counts the second half");
   flags.Add("json", &options.json, "print the result as one JSON object");
-  flags.ParseOrExit(absl::MakeConstSpan(args).subspan(1));
-  if (const absl::Status status = Perplexity(std::move(options)); !status.ok()) {
-    std::cerr << "latent-eval: " << status.message() << "\n";
-    return 1;
-  }
-  return 0;
+  flags.ParseOrExit(args);
+  return Perplexity(std::move(options));
 }
+
+constexpr Command kCommands[] = {{"perplexity", PerplexityCommand, "of a text, in windows"}};
 
 }  // namespace
 }  // namespace latentd
 
-int main(int argc, char** argv) { return latentd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return latentd::RunCommand(
+      {.name = "latent-eval",
+       .summary = "Measures what a cache costs in quality, through the engine and its pages.",
+       .example = "latent-eval perplexity --model model.gguf --latents model.latents --text "
+                  "wiki.test.raw --windows 16",
+       .commands = latentd::kCommands},
+      argc, argv);
+}

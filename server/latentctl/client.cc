@@ -1,5 +1,6 @@
 #include "server/latentctl/client.h"
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "latentd/v1/generation.grpc.pb.h"
 
@@ -9,8 +10,12 @@ namespace {
 constexpr int kMaxMessageBytes = 64 << 20;
 constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
 
+// The message begins with the code, which tells a user whether to retry, wait or mend the request.
 absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  return absl::Status(code,
+                      absl::StrCat(absl::StatusCodeToString(code), ": ", status.error_message()));
 }
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& target) {

@@ -1,16 +1,11 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "absl/status/status.h"
-#include "absl/types/span.h"
+#include "base/commands.h"
 
 namespace latentd {
 
-// One subcommand each: `args` are those after its name. They print to stdout what was asked for; an
-// error is for stderr.
-using Arguments = absl::Span<const std::string>;
+// One command each, as base/commands.h runs them.
 absl::Status GenerateCommand(Arguments args);
 absl::Status ChatCommand(Arguments args);
 absl::Status TokenizeCommand(Arguments args);
