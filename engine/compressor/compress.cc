@@ -1,7 +1,9 @@
 #include "engine/compressor/compress.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +65,17 @@ CompressionReport::Plane ReportOf(const PlaneFactors& factors) {
           .energy_kept = factors.energy_kept};
 }
 
+// An older latents file, of any model, is replaced. Any other file, such as the model's own
+// weights, is not.
+absl::Status CheckReplaces(const std::string& out, const Checkpoint& checkpoint) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(out, ignored)) return absl::OkStatus();
+  const absl::Status older = LatentsFile::Open(out, checkpoint).status();
+  if (older.ok() || absl::IsFailedPrecondition(older)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--out is \"", out, "\", which is there and is no latents file"));
+}
+
 }  // namespace
 
 absl::StatusOr<CompressionReport> Compress(CompressOptions options,
@@ -73,6 +86,7 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   RETURN_IF_ERROR(AtomicFile::Create(options.out).status());  // now, not after all the work
   RETURN_IF_ERROR(CheckLinearAlgebra());
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.model));
+  RETURN_IF_ERROR(CheckReplaces(options.out, *checkpoint));
   const ModelConfig& config = checkpoint->config();
   ASSIGN_OR_RETURN(options.palu.heads_per_group, HeadsPerGroup(options.group, config.num_kv_heads));
   RETURN_IF_ERROR(Validate(options.palu, config));

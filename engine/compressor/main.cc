@@ -56,10 +56,12 @@ int Main(int argc, char** argv) {
                      .example = "latent-compress --model model.gguf --out model.latents --method "
                                 "palu --rate 0.5 --bits 4"});
   flags.Add("model", &options.model.model, "PATH", "Hugging Face folder or .gguf file");
-  flags.Add("out", &options.out, "FILE", "latents file to write; its reports lie beside it");
+  flags.Add("out", &options.out, "FILE",
+            "latents file to write or replace; its reports lie beside it");
   flags.Add("method", &method, "NAME",
             "palu: uniform ranks, truncation-aware whitening (arXiv 2407.21118)");
-  flags.Add("rate", &options.palu.rate, "R", "share of dims cut, as the paper counts");
+  flags.Add("rate", &options.palu.rate, "R",
+            "share of dims cut, as the paper counts; what is kept is rounded to a multiple of 16");
   flags.Add("bits", &options.palu.bits, "N",
             "of a stored value: 4, 3, 2 (min-max), 8 (symmetric), 16, 32 (floating point)");
   flags.Add("group", &options.group, "all|N",

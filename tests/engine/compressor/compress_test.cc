@@ -117,6 +117,22 @@ TEST_F(CompressTest, APathThatCannotBeWrittenIsRefusedBeforeAnyWork) {
   EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--out is missing"));
 }
 
+TEST_F(CompressTest, ReplacesLatentsButNoOtherFile) {
+  CompressOptions options = Options("x.latents");
+  ASSERT_TRUE(Compress(options, Ignore).ok());
+  EXPECT_TRUE(Compress(options, Ignore).ok());
+  options.out = *model_ + "/model.safetensors";
+  const std::string weights = Contents(options.out);
+  const auto refused = Compress(options, [](std::string_view, double) {
+    ADD_FAILURE() << "work has begun";
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(refused.status().message(), HasSubstr("is there and is no latents file"));
+  EXPECT_EQ(Contents(options.out), weights);
+  options.out = folder_.path();
+  EXPECT_TRUE(absl::IsInvalidArgument(Compress(options, Ignore).status()));
+}
+
 TEST_F(CompressTest, AFullDiskIsAnErrorAndLeavesNothing) {
   const CompressOptions options = Options("x.latents");
   {
