@@ -54,13 +54,13 @@ absl::Status CheckRequest(const Request& request, const EngineInfo& info) {
   const int64_t tokens = prompt_tokens + request.max_new_tokens;
   if (tokens > info.max_context) {
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt of ", prompt_tokens, " and max_new_tokens of ", request.max_new_tokens,
+        absl::StrCat("prompt of ", prompt_tokens, " and max_tokens of ", request.max_new_tokens,
                      " make ", tokens, " tokens, the context holds ", info.max_context));
   }
   const int64_t blocks = BlocksFor(tokens - 1);  // the last token is never computed
   if (blocks > info.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "prompt of ", prompt_tokens, " and max_new_tokens of ", request.max_new_tokens, " need ",
+        "prompt of ", prompt_tokens, " and max_tokens of ", request.max_new_tokens, " need ",
         blocks, " cache blocks of ", kBlockTokens, " tokens, the pool has ", info.num_blocks));
   }
   RETURN_IF_ERROR(CheckIds("prompt", request.prompt, info.vocab_size));

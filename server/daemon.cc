@@ -1,5 +1,7 @@
 #include "server/daemon.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -42,6 +44,11 @@ void LogCache(const EngineInfo& info) {
       info.cache_name, FormatBytes(info.bytes_per_token), FormatBytes(info.full_bytes_per_token),
       info.full_bytes_per_token / info.bytes_per_token, FormatBytes(tokens * info.bytes_per_token),
       tokens, tokens * info.bytes_per_token / info.full_bytes_per_token);
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  if (tokens * info.bytes_per_token > memory) {
+    spdlog::warn("cache: it may grow to {}, but this machine has {} of memory",
+                 FormatBytes(tokens * info.bytes_per_token), FormatBytes(memory));
+  }
 }
 
 }  // namespace

@@ -63,7 +63,9 @@ class RustTokenizer final : public Tokenizer {
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSource& source) {
   std::string json = source.tokenizer_json;
   if (json.empty()) {
-    if (!source.gguf) return absl::InvalidArgumentError("the model has no tokenizer");
+    if (!source.gguf)
+      return absl::InvalidArgumentError(
+          "the model has no tokenizer: there is no tokenizer.json in its folder");
     ASSIGN_OR_RETURN(json, TokenizerJsonOf(*source.gguf));
   }
   LatentdTokenizer* handle = nullptr;
