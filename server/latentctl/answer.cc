@@ -21,7 +21,8 @@ double Answer::decode_tokens_per_s() const {
 }
 
 absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
-                           const std::function<void(absl::string_view)>& show) {
+                           const std::function<void(absl::string_view)>& show,
+                           const std::function<bool()>& go_on) {
   Answer answer;
   const absl::Time sent = absl::Now();
   const absl::Status status =
@@ -35,20 +36,21 @@ absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, a
                                message.logprobs().end());
         if (message.has_finish()) answer.finish = message.finish();
         if (!message.text().empty()) show(message.text());
-        return true;
+        return go_on == nullptr || go_on();
       });
   if (!status.ok()) return status;
   return answer;
 }
 
 absl::StatusOr<Answer> AskAndPrint(Client* client, const v1::GenerateRequest& request,
-                                   absl::Time deadline) {
+                                   absl::Time deadline, const std::function<bool()>& go_on) {
   bool printed = false;
-  absl::StatusOr<Answer> answer = Ask(client, request, deadline, [&](absl::string_view text) {
+  const auto print = [&](absl::string_view text) {
     printed = true;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-  });
+  };
+  absl::StatusOr<Answer> answer = Ask(client, request, deadline, print, go_on);
   if (printed || answer.ok()) std::puts("");
   std::fflush(stdout);
   return answer;

@@ -24,13 +24,15 @@ struct Answer {
   double decode_tokens_per_s() const;
 };
 
-// Generates, showing each piece of text as it comes.
+// Generates, showing each piece of text as it comes. Once go_on says no, the request is cancelled.
 absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
-                           const std::function<void(absl::string_view)>& show);
+                           const std::function<void(absl::string_view)>& show,
+                           const std::function<bool()>& go_on = nullptr);
 
 // The same with stdout as the place to show it, its last line ended, also before an error.
 absl::StatusOr<Answer> AskAndPrint(Client* client, const v1::GenerateRequest& request,
-                                   absl::Time deadline);
+                                   absl::Time deadline,
+                                   const std::function<bool()>& go_on = nullptr);
 
 // "31 tokens, 118.2 tokens/s; prompt 45 tokens, 460.1 tokens/s, first after 98 ms; cache 0.63 MiB,
 // uncompressed 1.72 MiB (2.7x)"

@@ -94,18 +94,17 @@ ordered_json RowJson(const LoadRow& row) {
   return json;
 }
 
-absl::Status WriteRows(const std::string& path, const LoadResult& result) {
-  std::ofstream file(path);
-  for (const LoadRow& row : result.rows) file << JsonLine(RowJson(row));
-  file.flush();
-  if (!file) return absl::InternalError(absl::StrCat("--rows: cannot write ", path));
-  return absl::OkStatus();
+absl::Status CannotWrite(const std::string& path) {
+  return absl::InternalError(absl::StrCat("--rows: cannot write ", path));
 }
 
-void Print(const ordered_json& json) {
+void Print(const ordered_json& json, const Objective& objective) {
   const auto number = [&](const char* key) { return json[key].get<double>(); };
-  std::printf("%.0f requests in %.1f s: %s\n", number("requests"), number("seconds"),
-              json["statuses"].dump().c_str());
+  std::printf("%.0f requests in %.1f s:", number("requests"), number("seconds"));
+  for (const auto& [code, count] : json["statuses"].items()) {
+    std::printf(" %d %s", count.get<int>(), code.c_str());
+  }
+  std::puts("");
   std::printf("%-22s p50 %.1f  p90 %.1f  p99 %.1f ms\n", "time to first token",
               number("ttft_ms_p50"), number("ttft_ms_p90"), number("ttft_ms_p99"));
   std::printf("%-22s p50 %.2f  p99 %.2f ms\n", "time per output token", number("tpot_ms_p50"),
@@ -114,8 +113,10 @@ void Print(const ordered_json& json) {
               number("itl_ms_p99"));
   std::printf("%-22s p50 %.0f  p99 %.0f ms\n", "end to end", number("e2e_ms_p50"),
               number("e2e_ms_p99"));
-  std::printf("%-22s %.1f output tokens/s, %.2f requests/s, %.2f of them good\n", "throughput",
-              number("output_tokens_per_s"), number("requests_per_s"), number("goodput"));
+  std::printf("%-22s %.1f output tokens/s, %.2f requests/s\n", "throughput",
+              number("output_tokens_per_s"), number("requests_per_s"));
+  std::printf("%-22s %.2f requests/s (first token within %g ms, later ones within %g ms each)\n",
+              "goodput", number("goodput"), objective.ttft_ms, objective.tpot_ms);
 }
 
 }  // namespace
@@ -154,6 +155,11 @@ absl::Status BenchCommand(Arguments args) {
   flags.Add("json", &json, "print one JSON object");
   flags.ParseOrExit(args);
 
+  std::ofstream rows;
+  if (!rows_path.empty()) {
+    rows.open(rows_path);
+    if (!rows) return CannotWrite(rows_path);  // now, not after all the work
+  }
   ASSIGN_OR_RETURN(const v1::GetModelResponse model, Client(target).GetModel());
   load.vocab_size = model.vocab_size();
   const LoadResult result = RunLoad(target, load);
@@ -161,9 +167,13 @@ absl::Status BenchCommand(Arguments args) {
   if (json) {
     std::fputs(JsonLine(summary).c_str(), stdout);
   } else {
-    Print(summary);
+    Print(summary, objective);
   }
-  if (!rows_path.empty()) RETURN_IF_ERROR(WriteRows(rows_path, result));
+  if (!rows_path.empty()) {
+    for (const LoadRow& row : result.rows) rows << JsonLine(RowJson(row));
+    rows.flush();
+    if (!rows) return CannotWrite(rows_path);
+  }
   // Statuses that the load itself provokes are no failures.
   const LoadRow* failed = nullptr;
   for (const LoadRow& row : result.rows) {

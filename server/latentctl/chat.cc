@@ -1,9 +1,11 @@
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
@@ -40,18 +42,46 @@ class Conversation {
   int num_fixed_ = 0;
 };
 
-constexpr char kHelp[] = "/reset forgets the conversation, /quit ends.";
+constexpr char kHelp[] = "/reset forgets the conversation, Ctrl-C stops an answer, /quit ends.";
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// While it lives, the first SIGINT only sets `interrupted`.
+class StopsOnInterrupt {
+ public:
+  StopsOnInterrupt() {
+    interrupted = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~StopsOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
+  StopsOnInterrupt(const StopsOnInterrupt&) = delete;
+  StopsOnInterrupt& operator=(const StopsOnInterrupt&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+absl::StatusOr<Answer> AskUntilInterrupted(Client* client, const v1::GenerateRequest& request) {
+  const StopsOnInterrupt guard;
+  return AskAndPrint(client, request, absl::InfiniteFuture(), [] { return interrupted == 0; });
+}
 
 // "12 tokens, 86.2 tokens/s; 48 of 8192 tokens of context, in 195 KiB instead of 1.41 MiB": one row
 // of a terminal.
 std::string ShortSummary(const Answer& answer, int max_context) {
   const v1::Usage& usage = answer.finish.usage();
-  return absl::StrFormat(
-      "%d tokens, %.1f tokens/s; %d of %d tokens of context, in %s instead of %s",
-      usage.generated_tokens(), answer.decode_tokens_per_s(),
-      usage.prompt_tokens() + usage.generated_tokens(), max_context,
-      FormatBytes(static_cast<double>(usage.cache_bytes())),
-      FormatBytes(static_cast<double>(usage.full_cache_bytes())));
+  std::string text = absl::StrFormat("%d tokens, %.1f tokens/s; %d of %d tokens of context, in %s",
+                                     usage.generated_tokens(), answer.decode_tokens_per_s(),
+                                     usage.prompt_tokens() + usage.generated_tokens(), max_context,
+                                     FormatBytes(static_cast<double>(usage.cache_bytes())));
+  if (usage.full_cache_bytes() != usage.cache_bytes()) {
+    absl::StrAppend(&text, " instead of ",
+                    FormatBytes(static_cast<double>(usage.full_cache_bytes())));
+  }
+  return text;
 }
 
 }  // namespace
@@ -61,8 +91,9 @@ absl::Status ChatCommand(Arguments args) {
   RequestFlags request_flags;
   CommandLine flags(
       {.program = "latentctl chat",
-       .summary = "Talks with the model, one line a question. /reset forgets, /quit (or the end of "
-                  "input) ends.",
+       .summary =
+           "Talks with the model, one line a question. /reset forgets, Ctrl-C stops an answer, "
+           "/quit (or the end of\ninput) ends.",
        .example = "latentctl chat --system \"Answer in one sentence.\" --temperature 0.7",
        .positional = ""});
   AddTargetFlag(&flags, &target);
@@ -78,14 +109,18 @@ absl::Status ChatCommand(Arguments args) {
   }
   const bool interactive = isatty(STDIN_FILENO) != 0;
   if (interactive) {
-    std::printf("%s, context %d tokens. %s\n", model.name().c_str(), model.max_context(), kHelp);
+    std::printf("%s, context %d tokens.\n%s\n", model.name().c_str(), model.max_context(), kHelp);
   }
   Conversation conversation(system);
   for (;;) {
     if (interactive) std::fputs("> ", stdout);
     std::fflush(stdout);
     std::string line;
-    if (!std::getline(std::cin, line) || line == "/quit") break;
+    if (!std::getline(std::cin, line)) {
+      if (interactive) std::puts("");  // the prompt has a row of its own
+      break;
+    }
+    if (line == "/quit") break;
     if (line == "/reset") conversation.Reset();
     if (line == "/help") std::puts(kHelp);
     if (line.empty() || line == "/reset" || line == "/help") continue;
@@ -94,10 +129,12 @@ absl::Status ChatCommand(Arguments args) {
     v1::GenerateRequest request;
     *request.mutable_chat() = conversation.chat();
     request_flags.Apply(&request);
-    const absl::StatusOr<Answer> answer = AskAndPrint(&client, request, absl::InfiniteFuture());
+    const absl::StatusOr<Answer> answer = AskUntilInterrupted(&client, request);
     if (!answer.ok()) {
       if (!interactive) return answer.status();
-      std::fprintf(stderr, "%s\n", answer.status().ToString().c_str());
+      std::fprintf(stderr, "[%s]\n",
+                   interrupted ? "stopped; the question is forgotten"
+                               : std::string(answer.status().message()).c_str());
       conversation.DropQuestion();
       continue;
     }

@@ -1,5 +1,6 @@
 #include "server/latentctl/client.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "latentd/v1/generation.grpc.pb.h"
@@ -14,8 +15,10 @@ constexpr absl::Duration kUnaryTimeout = absl::Seconds(30);
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  return absl::Status(code,
-                      absl::StrCat(absl::StatusCodeToString(code), ": ", status.error_message()));
+  std::string message = absl::StrCat(absl::StatusCodeToString(code), ": ", status.error_message());
+  if (absl::StrContains(message, "failed to connect"))
+    absl::StrAppend(&message, "; does latentd run there? --target names another place");
+  return absl::Status(code, message);
 }
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& target) {

@@ -66,6 +66,16 @@ TEST(AnswerTest, AnAnswerHoldsTheTextAndTheFiguresOfItsSummary) {
   EXPECT_EQ(Summary(*answer).substr(0, 10), "12 tokens,");
 }
 
+TEST(AnswerTest, AnAnswerThatIsNotWantedAnyMoreIsCancelled) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(1))}});
+  int messages = 0;
+  const auto answer = Ask(
+      &fixture.client(), TextRequest("unwanted", 200), absl::InfiniteFuture(),
+      [](absl::string_view) {}, [&] { return ++messages < 3; });
+  EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
+  EXPECT_EQ(messages, 3);
+}
+
 TEST(RequestFlagsTest, OnlyGivenFlagsEnterTheRequest) {
   RequestFlags request_flags;
   CommandLine flags({.program = "x", .summary = "", .example = "", .positional = ""});
