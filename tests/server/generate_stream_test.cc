@@ -143,13 +143,20 @@ TEST(GenerateStreamTest, ACancelEndsTheWorkSoon) {
 TEST(GenerateStreamTest, TheRpcDeadlineEndsRunningAndWaitingWork) {
   ServerFixture fixture({.engine = {.num_blocks = 100, .on_step = SlowSteps(absl::Milliseconds(5))},
                          .limits = {.max_sequences = 1}});
-  std::thread other([&] {
-    EXPECT_TRUE(absl::IsDeadlineExceeded(
-        fixture.Generate(TextRequest("waits", 4000), absl::Milliseconds(150)).status));
-  });
-  EXPECT_TRUE(absl::IsDeadlineExceeded(
-      fixture.Generate(TextRequest("runs", 4000), absl::Milliseconds(200)).status));
-  other.join();
+  std::thread waiting;  // asks once the other one runs, and has long expired when that ends
+  const absl::Status running = fixture.client().Generate(
+      TextRequest("runs", 4000), absl::Now() + absl::Seconds(1), [&](const auto& message) {
+        if (!waiting.joinable()) {
+          waiting = std::thread([&] {
+            EXPECT_TRUE(absl::IsDeadlineExceeded(
+                fixture.Generate(TextRequest("waits", 4000), absl::Milliseconds(150)).status));
+          });
+        }
+        return true;
+      });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(running)) << running;
+  ASSERT_TRUE(waiting.joinable());
+  waiting.join();
   EXPECT_TRUE(fixture.BecomesIdle());
   EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "DEADLINE_EXCEEDED"), 2);
   EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total", "phase", "decode"), 1);
