@@ -55,6 +55,10 @@ function(latentd_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 300)
+  if(LATENTD_SANITIZE STREQUAL thread)
+    # OpenBLAS is not instrumented: ThreadSanitizer cannot see how its threads wait for each other.
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT OPENBLAS_NUM_THREADS=1)
+  endif()
 endfunction()
 
 # latentd_fuzz(NAME SOURCES a_fuzz.cc DEPENDS x): one libFuzzer program in build/fuzz/fuzz, for when LATENTD_FUZZ is on (the preset `fuzz`).
