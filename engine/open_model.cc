@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
   return CreateCpuOps(options.threads > 0 ? options.threads : std::max(1, cores));
 }
 
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options) {
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences) {
   if (options.cache_codec != "16") {
     return absl::InvalidArgumentError(
         absl::StrCat("--cache-codec is \"", options.cache_codec,
@@ -47,13 +47,15 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options) {
   OpenedModel opened;
   ASSIGN_OR_RETURN(opened.checkpoint, OpenCheckpoint(options));
   if (!options.latents.empty()) {
-    ASSIGN_OR_RETURN(opened.latents, LatentsFile::Open(options.latents, *opened.checkpoint));
+    ASSIGN_OR_RETURN(opened.latents, OpenLatents(options.latents, *opened.checkpoint));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
   ASSIGN_OR_RETURN(
       opened.engine,
       CreateLocalEngine(*opened.checkpoint, opened.latents.get(), std::move(ops),
-                        {.cache_bytes = options.cache_bytes, .max_context = options.max_context}));
+                        {.cache_bytes = options.cache_bytes,
+                         .num_sequences = num_sequences,
+                         .max_context = options.max_context}));
   return opened;
 }
 

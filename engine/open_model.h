@@ -30,13 +30,14 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options);
 // the others.
 struct OpenedModel {
   std::unique_ptr<Checkpoint> checkpoint;
-  std::unique_ptr<LatentsFile> latents;  // null for a full cache
+  std::unique_ptr<Latents> latents;  // null for a full cache
   std::unique_ptr<Engine> engine;
 };
 
 // INVALID_ARGUMENT names the flag to change.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options);
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options);
+// `num_sequences` can be at work at once.
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences);
 
 }  // namespace latentd

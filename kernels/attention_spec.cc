@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/ops.h"
 
@@ -98,6 +99,35 @@ absl::Status CheckRope(const AttentionSpec& spec) {
   return absl::OkStatus();
 }
 
+// What a layer keeps beside its planes, and what changes its scores.
+absl::Status CheckExtras(const AttentionSpec& spec) {
+  const CacheLayer& cache = spec.cache;
+  const bool full = spec.path == AttentionPath::kFull;
+  if (spec.window < 0) return Disagree("window", spec.window, "must be at least", 0);
+  if (full && (cache.sinks > 0 || cache.own_page)) {
+    return Disagree("full cache: sinks and own pages", cache.sinks + cache.own_page, "must be", 0);
+  }
+  const int kv_dim = spec.num_kv_heads * spec.head_dim;
+  if (cache.sinks > 0 && cache.sink_dims != kv_dim) {
+    return Disagree("sink_dims", cache.sink_dims, "must be num_kv_heads * head_dim =", kv_dim);
+  }
+  if (spec.k_norm != nullptr && spec.path != AttentionPath::kReconstruct) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: path ", Name(spec.path), " takes no k_norm, one is given"));
+  }
+  const int norms = spec.k_norm != nullptr ? spec.num_kv_heads : 0;
+  if (cache.key_norms != norms) {
+    return Disagree("key_norms", cache.key_norms, "for this k_norm must be", norms);
+  }
+  if (spec.k_norm != nullptr) RETURN_IF_ERROR(CheckFinite("k_norm", spec.k_norm, spec.head_dim));
+  if (spec.alibi_slopes == nullptr) return absl::OkStatus();
+  if (spec.path == AttentionPath::kReconstruct) {
+    return absl::InvalidArgumentError(
+        "attention: path reconstruct takes no alibi_slopes, some are given");
+  }
+  return CheckFinite("alibi_slopes", spec.alibi_slopes, spec.num_heads);
+}
+
 }  // namespace
 
 const char* Name(AttentionPath path) {
@@ -110,6 +140,35 @@ const char* Name(AttentionPath path) {
       return "absorbed";
   }
   return "unknown";
+}
+
+std::vector<int32_t> StepPages(absl::Span<const int32_t> cu_q_lens,
+                               absl::Span<const int32_t> kv_lens) {
+  std::vector<int32_t> first(kv_lens.size() + 1, 0);
+  for (size_t i = 0; i < kv_lens.size(); ++i) {
+    const int32_t rows = cu_q_lens[i + 1] - cu_q_lens[i];
+    const int32_t pages =
+        rows == 0 ? 0
+                  : (kv_lens[i] - 1) / kBlockTokens - (kv_lens[i] - rows) / kBlockTokens;
+    first[i + 1] = first[i] + pages;
+  }
+  return first;
+}
+
+uint8_t* OwnPage(const CacheLayer& layer, const CacheView& cache, int64_t i, int64_t page) {
+  const int64_t rows = cache.cu_q_lens[i + 1] - cache.cu_q_lens[i];
+  const int64_t first_page = (cache.kv_lens[i] - rows) / kBlockTokens;
+  const int64_t last_page = (cache.kv_lens[i] - 1) / kBlockTokens;
+  LATENTD_CHECK(rows > 0 && first_page <= page && page <= last_page);
+  if (page == last_page) {
+    return cache.seats + cache.seat_of[i] * layer.sequence_bytes() + layer.sink_bytes();
+  }
+  return cache.step_pages +
+         (cache.first_step_page[i] + page - first_page) * layer.own_page_bytes();
+}
+
+uint16_t* Sinks(const CacheLayer& layer, const CacheView& cache, int64_t i) {
+  return reinterpret_cast<uint16_t*>(cache.seats + cache.seat_of[i] * layer.sequence_bytes());
 }
 
 absl::Status ValidateAttention(const AttentionSpec& spec) {
@@ -127,6 +186,7 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
   RETURN_IF_ERROR(CheckPlane(spec.cache.k, "k", TileOrder::kDimMajor));
   RETURN_IF_ERROR(CheckPlane(spec.cache.v, "v", TileOrder::kTokenMajor));
   RETURN_IF_ERROR(CheckRope(spec));
+  RETURN_IF_ERROR(CheckExtras(spec));
   if (spec.path == AttentionPath::kFull) {
     if (spec.k_up != nullptr || spec.v_up != nullptr || spec.k_bias != nullptr ||
         spec.v_bias != nullptr) {
@@ -135,6 +195,10 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
     }
     RETURN_IF_ERROR(CheckFullPlane(spec, spec.cache.k, "k"));
     return CheckFullPlane(spec, spec.cache.v, "v");
+  }
+  if (spec.path == AttentionPath::kAbsorbed && spec.k_bias != nullptr) {
+    return absl::InvalidArgumentError(
+        "attention: path absorbed takes no k_bias (it changes no weight), one is given");
   }
   RETURN_IF_ERROR(CheckLatentPlane(spec, spec.cache.k, "k", spec.k_up, spec.k_bias));
   return CheckLatentPlane(spec, spec.cache.v, "v", spec.v_up, spec.v_bias);

@@ -147,6 +147,22 @@ absl::Status CheckPlane(const CachePlane& plane, int layer, const char* name) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSequencePart(const CacheLayer& layer, int l) {
+  if (layer.sinks < 0 || layer.sinks > kBlockTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
+                                                   " exact sinks, allowed: 0 to ", kBlockTokens));
+  }
+  if ((layer.sinks > 0) != (layer.sink_dims > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
+                                                   " exact sinks of ", layer.sink_dims, " dims"));
+  }
+  if (layer.key_norms < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache layer ", l, ": key_norms is ", layer.key_norms, ", at least 0"));
+  }
+  return absl::OkStatus();
+}
+
 // In double, so that absurd dims cannot overflow the check itself.
 double ApproximateBytes(const CachePlane& plane) {
   double dims_bits = 0;
@@ -155,6 +171,16 @@ double ApproximateBytes(const CachePlane& plane) {
     dims_bits += static_cast<double>(segment.dims) * info.bits + 8.0 * info.scale_bytes;
   }
   return plane.latent_heads * dims_bits / 8.0 * kBlockTokens;
+}
+
+double ApproximateBlockBytes(const CacheLayer& layer) {
+  return ApproximateBytes(layer.k) + ApproximateBytes(layer.v) +
+         2.0 * layer.key_norms * kBlockTokens;
+}
+
+double ApproximateSequenceBytes(const CacheLayer& layer) {
+  const double sinks = 4.0 * layer.sinks * layer.sink_dims;
+  return layer.own_page ? sinks + ApproximateBlockBytes(layer.OwnPageLayer()) : sinks;
 }
 
 }  // namespace
@@ -202,18 +228,35 @@ CacheLayer FullCacheLayer(int num_kv_heads, int head_dim, Codec codec) {
       .v = {.latent_heads = num_kv_heads, .segments = {segment}, .order = TileOrder::kTokenMajor}};
 }
 
-absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers,
-                                                int64_t num_blocks) {
-  if (layers.empty() || num_blocks <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cache of ", layers.size(), " layers and ",
-                                                   num_blocks, " blocks, needs at least 1 and 1"));
+int64_t CacheLayer::sink_bytes() const {
+  constexpr int64_t kAlignment = 128;
+  const int64_t bytes = int64_t{2} * 2 * sinks * sink_dims;  // K and V, fp16
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t CacheLayer::own_page_bytes() const { return own_page ? OwnPageLayer().block_bytes() : 0; }
+
+CacheLayer CacheLayer::OwnPageLayer() const {
+  CacheLayer page{.k = k, .v = v, .key_norms = key_norms};
+  page.k.segments = {{.dims = k.dims(), .codec = Codec::kF16}};
+  page.v.segments = {{.dims = v.dims(), .codec = Codec::kF16}};
+  return page;
+}
+
+absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers, int64_t num_blocks,
+                                                int64_t num_sequences) {
+  if (layers.empty() || num_blocks <= 0 || num_sequences <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache of ", layers.size(), " layers, ", num_blocks, " blocks and ",
+                     num_sequences, " sequences, needs at least 1, 1 and 1"));
   }
   double approximate_bytes = 0;
   for (size_t l = 0; l < layers.size(); ++l) {
     RETURN_IF_ERROR(CheckPlane(layers[l].k, static_cast<int>(l), "K"));
     RETURN_IF_ERROR(CheckPlane(layers[l].v, static_cast<int>(l), "V"));
-    const double block_bytes = ApproximateBytes(layers[l].k) + ApproximateBytes(layers[l].v);
-    approximate_bytes += block_bytes * static_cast<double>(num_blocks);
+    RETURN_IF_ERROR(CheckSequencePart(layers[l], static_cast<int>(l)));
+    approximate_bytes += ApproximateBlockBytes(layers[l]) * static_cast<double>(num_blocks) +
+                         ApproximateSequenceBytes(layers[l]) * static_cast<double>(num_sequences);
     if (approximate_bytes >= static_cast<double>(kMaxPoolBytes)) {
       return absl::InvalidArgumentError(absl::StrCat("cache of ", num_blocks, " blocks takes ",
                                                      approximate_bytes, " bytes by layer ", l,
@@ -222,9 +265,15 @@ absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers,
   }
   CacheLayout layout;
   layout.num_blocks_ = num_blocks;
+  layout.num_sequences_ = num_sequences;
   for (const CacheLayer& layer : layers) {
     layout.layer_base_.push_back(layout.bytes_per_block_ * num_blocks);
     layout.bytes_per_block_ += layer.block_bytes();
+  }
+  for (const CacheLayer& layer : layers) {
+    layout.sequence_base_.push_back(layout.bytes_per_block_ * num_blocks +
+                                    layout.bytes_per_sequence_ * num_sequences);
+    layout.bytes_per_sequence_ += layer.sequence_bytes();
   }
   layout.layers_ = std::move(layers);
   return layout;

@@ -18,6 +18,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // prompt, then output
   int num_computed = 0;         // <= tokens.size(); 0 while waiting
   std::vector<int32_t> blocks;  // block i holds tokens [64 i, 64 (i + 1)); empty while waiting
+  int32_t seat = 0;             // in the engine; -1 while waiting
 
   int max_computed = 0;  // the most that num_computed has been: below it, computing is repeating
   int64_t peak_blocks = 0;

@@ -121,7 +121,7 @@ absl::Status Daemon::Parts::StartPage(const ServerConfig& config) {
 absl::Status Daemon::Parts::Load(const ServerConfig& config) {
   const absl::Time begin = clock_.Now();
   spdlog::info("model: opening {}", config.model.model);
-  ASSIGN_OR_RETURN(model_, OpenModel(config.model));
+  ASSIGN_OR_RETURN(model_, OpenModel(config.model, config.scheduler.max_sequences));
   const TokenizerSource& source = model_.checkpoint->tokenizer();
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(source));
   absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Create(source);

@@ -38,7 +38,8 @@ absl::Status ExtendEach(Engine& engine, int tokens, int blocks_per_window, uint6
     const int length = static_cast<int>(windows[i].size());
     if (length >= tokens) continue;
     std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(i) * blocks_per_window);
-    const int row = AppendRows(&batch, windows[i], computed ? length - 1 : 0, length, blocks);
+    const int row = AppendRows(&batch, windows[i], computed ? length - 1 : 0, length, blocks,
+                               static_cast<int>(i));
     batch.samples.push_back({.row = row, .params = {.seed = seed + i}, .position = length});
     extended.push_back(&windows[i]);
   }
@@ -129,7 +130,7 @@ absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
   std::vector<int32_t> blocks((tokens + kBlockTokens - 1) / kBlockTokens);
   std::iota(blocks.begin(), blocks.end(), 0);
   ASSIGN_OR_RETURN(const CacheLayout layout,
-                   CacheLayout::Create(CacheLayersOf(config, nullptr, Codec::kF16), blocks.size()));
+                   CacheLayout::Create(CacheLayersOf(config, nullptr, Codec::kF16), blocks.size(), 1));
   ASSIGN_OR_RETURN(const std::unique_ptr<CachePool> pool, CachePool::Create(layout.total_bytes()));
 
   std::vector<Matrix> moments(config.num_layers, Matrix(config.hidden_dim, config.hidden_dim));
@@ -137,7 +138,7 @@ absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
   for (size_t w = 0; w < windows.size(); ++w) {
     for (int begin = 0; begin < tokens; begin += kStepTokens) {
       Batch batch{.max_blocks = static_cast<int64_t>(blocks.size())};
-      AppendRows(&batch, windows[w], begin, std::min(tokens, begin + kStepTokens), blocks);
+      AppendRows(&batch, windows[w], begin, std::min(tokens, begin + kStepTokens), blocks, 0);
       decoder.Forward(batch, layout, pool->data(),
                       [&](int layer, const float* input, int64_t rows) {
                         AddMoment(input, static_cast<int>(rows), &moments[layer]);

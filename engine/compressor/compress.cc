@@ -40,9 +40,9 @@ absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options,
   const int64_t blocks = (options.window_tokens + kBlockTokens - 1) / kBlockTokens;
   ASSIGN_OR_RETURN(
       const CacheLayout window,
-      CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16), blocks));
+      CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16), blocks, 1));
   model.cache_bytes = std::max(model.cache_bytes, window.total_bytes());
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model, options.windows));
   return WindowsFromModel(*opened.engine, checkpoint.config(), tokenizer, chat_template.get(),
                           options.windows, options.window_tokens, options.seed,
                           Stage(progress, "the model writes its calibration text"));
@@ -70,7 +70,7 @@ CompressionReport::Plane ReportOf(const PlaneFactors& factors) {
 absl::Status CheckReplaces(const std::string& out, const Checkpoint& checkpoint) {
   std::error_code ignored;
   if (!std::filesystem::exists(out, ignored)) return absl::OkStatus();
-  const absl::Status older = LatentsFile::Open(out, checkpoint).status();
+  const absl::Status older = OpenLatents(out, checkpoint).status();
   if (older.ok() || absl::IsFailedPrecondition(older)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--out is \"", out, "\", which is there and is no latents file"));
@@ -118,11 +118,11 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
     factors.push_back(std::move(layer));
     RETURN_IF_ERROR(progress("factorising", static_cast<double>(l + 1) / config.num_layers));
   }
-  LatentsContents contents{.fingerprint = Fingerprint(*checkpoint), .method = report.method};
+  Latents latents{.method = report.method};
   for (const LayerFactors& layer : factors) {
-    contents.layers.push_back(layer.View(config.hidden_dim));
+    latents.layers.push_back(layer.View(config.hidden_dim));
   }
-  RETURN_IF_ERROR(WriteLatentsFile(options.out, contents));
+  RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(*checkpoint), latents));
   report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   RETURN_IF_ERROR(WriteReport(options.out, report));
   return report;

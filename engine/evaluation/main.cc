@@ -60,7 +60,7 @@ absl::Status Perplexity(Options options) {
   }
   options.perplexity.second_half = options.count == "second-half";
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> text, MappedFile::Open(options.text));
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model, 1));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(opened.checkpoint->tokenizer()));
   ASSIGN_OR_RETURN(

@@ -58,7 +58,7 @@ absl::StatusOr<PerplexityResult> MeasurePerplexity(Engine& engine, const std::ve
     for (int begin = 0; begin < options.window; begin += kStepTokens) {
       const int end = std::min(options.window, begin + kStepTokens);
       Batch batch{.max_blocks = static_cast<int64_t>(blocks.size())};
-      AppendRows(&batch, window, begin, end, blocks);
+      AppendRows(&batch, window, begin, end, blocks, 0);
       for (int p = std::max(begin, first_counted); p < std::min(end, options.window - 1); ++p) {
         batch.scores.push_back({.row = p - begin, .token_id = window[p + 1]});
       }

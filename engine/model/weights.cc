@@ -62,12 +62,12 @@ class Loader {
 
 }  // namespace
 
-std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
+std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* latents,
                                       Codec full_codec) {
   std::vector<CacheLayer> layers;
   for (int l = 0; l < config.num_layers; ++l) {
     layers.push_back(latents != nullptr
-                         ? latents->layers()[l].cache
+                         ? latents->layers[l].cache
                          : FullCacheLayer(config.num_kv_heads, config.head_dim, full_codec));
   }
   return layers;
@@ -76,7 +76,7 @@ std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFi
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
                                          Ops& ops) {
   const ModelConfig& config = checkpoint.config();
-  const LatentsFile* latents = options.latents;
+  const Latents* latents = options.latents;
   const std::vector<CacheLayer> cache_layers = CacheLayersOf(config, latents, options.full_codec);
   Loader loader(checkpoint, ops);
   ModelWeights model;
@@ -115,7 +115,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
       ASSIGN_OR_RETURN(layer.k, loader.Linear(prefix + "k"));
       ASSIGN_OR_RETURN(layer.v, loader.Linear(prefix + "v"));
     } else {
-      const LatentLayer& factors = latents->layers()[l];
+      const LatentLayer& factors = latents->layers[l];
       ASSIGN_OR_RETURN(layer.k, loader.Prepare(factors.k_down, {}));
       ASSIGN_OR_RETURN(layer.v, loader.Prepare(factors.v_down, {}));
       k_up = ToFloats(factors.k_up);

@@ -42,11 +42,11 @@ struct ModelWeights {
 };
 
 // What the cache of each layer holds: the latents file's planes, or a full cache in `full_codec`.
-std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
+std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* latents,
                                       Codec full_codec);
 
 struct WeightOptions {
-  const LatentsFile* latents = nullptr;  // null: a full cache
+  const Latents* latents = nullptr;  // null: a full cache
   Codec full_codec = Codec::kF16;        // of the full cache
   int max_context = 0;    // for which RoPE scalings that depend on the context are fixed
   int max_positions = 0;  // that will be computed: the rows of the RoPE table

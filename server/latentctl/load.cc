@@ -79,6 +79,7 @@ LoadResult RunLoad(const std::string& target, const LoadOptions& options) {
   result.rows.resize(options.requests);
   const std::vector<absl::Duration> due = Arrivals(options);
   const absl::Time start = absl::Now();
+  std::atomic<int> next{0};  // of a closed loop; its threads outlive the branch below
   std::vector<std::thread> threads;
   if (options.rate > 0) {
     for (int i = 0; i < options.requests; ++i) {
@@ -87,7 +88,6 @@ LoadResult RunLoad(const std::string& target, const LoadOptions& options) {
           [&, i] { result.rows[i] = RunOne(&client, options, i, start, start + due[i]); });
     }
   } else {
-    std::atomic<int> next{0};
     for (int t = 0; t < std::min(options.concurrency, options.requests); ++t) {
       threads.emplace_back([&] {
         for (int i = next++; i < options.requests; i = next++) {

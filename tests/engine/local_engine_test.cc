@@ -19,7 +19,7 @@ class LocalEngineTest : public ::testing::Test {
     checkpoint_ = *std::move(checkpoint);
   }
   absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
-                                                 const LatentsFile* latents = nullptr) {
+                                                 const Latents* latents = nullptr) {
     return CreateLocalEngine(*checkpoint_, latents, *CreateCpuOps(1), options);
   }
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -61,7 +61,7 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   ASSERT_TRUE(engine.ok());
   const std::vector<int32_t> tokens = {1, 5, 9, 20};
   Batch batch{.max_blocks = 1};
-  const int row = AppendRows(&batch, tokens, 0, 4, {{1}});
+  const int row = AppendRows(&batch, tokens, 0, 4, {{1}}, 0);
   batch.samples.push_back(
       {.row = row, .params = {.temperature = 0, .num_logprobs = 3}, .position = 4});
   auto output = (*engine)->Step(batch);
@@ -72,7 +72,7 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   EXPECT_EQ(drawn.top[0].token_id, drawn.token_id);
 
   Batch again{.max_blocks = 1};
-  AppendRows(&again, tokens, 0, 4, {{0}});
+  AppendRows(&again, tokens, 0, 4, {{0}}, 0);
   double sum = 0;
   for (int32_t id = 0; id < 128; ++id) again.scores.push_back({.row = 3, .token_id = id});
   output = (*engine)->Step(again);
@@ -87,11 +87,11 @@ TEST_F(LocalEngineTest, ABatchThatCannotBeComputedEndsTheEngine) {
   const auto engine = Create({.num_blocks = 2});
   ASSERT_TRUE(engine.ok());
   Batch batch{.max_blocks = 1};
-  AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}});
+  AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}}, 0);
   EXPECT_THAT((*engine)->Step(batch).status().message(),
               HasSubstr("token id 128, the vocabulary has 128"));
   Batch good{.max_blocks = 1};
-  AppendRows(&good, std::vector<int32_t>{1}, 0, 1, {{0}});
+  AppendRows(&good, std::vector<int32_t>{1}, 0, 1, {{0}}, 0);
   EXPECT_THAT((*engine)->Step(good).status().message(), HasSubstr("token id 128"));
 
   const auto other = Create({.num_blocks = 2});

@@ -11,7 +11,8 @@ using ::testing::HasSubstr;
 
 TEST(OpenModel, TheEngineHasTheContextAndBlocksThatWereAskedFor) {
   const auto opened = OpenModel(
-      {.model = WriteTinyModel({}), .threads = 1, .cache_bytes = 1 << 20, .max_context = 100});
+      {.model = WriteTinyModel({}), .threads = 1, .cache_bytes = 1 << 20, .max_context = 100},
+      1);
   ASSERT_TRUE(opened.ok()) << opened.status();
   EXPECT_EQ(opened->latents, nullptr);
   EXPECT_EQ(opened->engine->info().max_context, 100);
@@ -21,7 +22,7 @@ TEST(OpenModel, TheEngineHasTheContextAndBlocksThatWereAskedFor) {
 
 TEST(OpenModel, AnErrorNamesTheFlagToChange) {
   const auto error = [](const ModelOptions& options) {
-    return std::string(OpenModel(options).status().message());
+    return std::string(OpenModel(options, 1).status().message());
   };
   const std::string model = WriteTinyModel({});
   EXPECT_THAT(error({}), HasSubstr("--model is missing"));

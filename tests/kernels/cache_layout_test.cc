@@ -156,7 +156,7 @@ TEST(CacheLayout, AddressesAreDisjointAndFillThePool) {
                          .v = MixedPlane(TileOrder::kTokenMajor)};
   const std::vector<CacheLayer> layers = {FullCacheLayer(2, 24), mixed,
                                           FullCacheLayer(1, 64, Codec::kInt4)};
-  const auto layout = CacheLayout::Create(layers, 3);
+  const auto layout = CacheLayout::Create(layers, 3, 1);
   ASSERT_TRUE(layout.ok()) << layout.status();
   int64_t next = 0;
   for (int l = 0; l < layout->num_layers(); ++l) {
@@ -183,7 +183,7 @@ TEST(CacheLayout, AddressesAreDisjointAndFillThePool) {
 TEST(CacheLayout, EveryPartBeginsAtAMultipleOf128Bytes) {
   const CacheLayer layer{.k = MixedPlane(TileOrder::kDimMajor),
                          .v = MixedPlane(TileOrder::kTokenMajor)};
-  const auto layout = CacheLayout::Create({layer, layer}, 3);
+  const auto layout = CacheLayout::Create({layer, layer}, 3, 1);
   ASSERT_TRUE(layout.ok());
   EXPECT_EQ(layout->layer_base(1) % 128, 0);
   EXPECT_EQ(layer.k_offset(1, 1) % 128, 0);
@@ -199,7 +199,7 @@ TEST(CacheLayout, EveryPartBeginsAtAMultipleOf128Bytes) {
 TEST(CacheLayout, LargePoolsDoNotOverflow) {
   const CacheLayer layer = FullCacheLayer(8, 128);
   constexpr int64_t kBlocks = int64_t{1} << 32;
-  const auto layout = CacheLayout::Create({layer, layer}, kBlocks);
+  const auto layout = CacheLayout::Create({layer, layer}, kBlocks, 1);
   ASSERT_TRUE(layout.ok());
   EXPECT_EQ(layer.block_bytes(), 64 * 2 * 8 * 128 * 2);
   EXPECT_EQ(layout->total_bytes(), 2 * kBlocks * layer.block_bytes());
@@ -208,18 +208,18 @@ TEST(CacheLayout, LargePoolsDoNotOverflow) {
 }
 
 TEST(CacheLayout, BytesPerTokenOfAModel) {
-  const auto full = CacheLayout::Create(std::vector<CacheLayer>(30, FullCacheLayer(3, 64)), 7);
+  const auto full = CacheLayout::Create(std::vector<CacheLayer>(30, FullCacheLayer(3, 64)), 7, 1);
   ASSERT_TRUE(full.ok());
   EXPECT_EQ(full->bytes_per_token(), 23040.0);
   const auto int4 =
-      CacheLayout::Create(std::vector<CacheLayer>(30, FullCacheLayer(3, 64, Codec::kInt4)), 7);
+      CacheLayout::Create(std::vector<CacheLayer>(30, FullCacheLayer(3, 64, Codec::kInt4)), 7, 1);
   ASSERT_TRUE(int4.ok());
   EXPECT_EQ(int4->bytes_per_token(), 30.0 * 2 * 3 * (64 / 2 + 2));
 }
 
 TEST(CacheLayout, RefusesWhatIsNoCache) {
   const auto message = [](std::vector<CacheLayer> layers, int64_t num_blocks) {
-    const auto layout = CacheLayout::Create(std::move(layers), num_blocks);
+    const auto layout = CacheLayout::Create(std::move(layers), num_blocks, 1);
     EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(layout.status().message());
   };

@@ -71,7 +71,7 @@ class DecoderLaws : public ::testing::TestWithParam<CacheKind> {
   }
 
   std::unique_ptr<Checkpoint> checkpoint_;
-  std::unique_ptr<LatentsFile> latents_;
+  std::unique_ptr<Latents> latents_;
   std::vector<int32_t> tokens_;
   const std::vector<int32_t> blocks_ = {5, 0, 7};
   Rows whole_;
@@ -111,9 +111,9 @@ TEST_P(DecoderLaws, BatchedEqualsAlone) {
   Rows rows;
   for (const auto& [begin, end] : {std::pair(0, 64), std::pair(64, 65), std::pair(65, kLength)}) {
     Batch batch{.max_blocks = 3};
-    AppendRows(&batch, first, 0, 70, {{3, 8}});
-    AppendRows(&batch, tokens_, begin, end, blocks_);
-    AppendRows(&batch, second, 0, 1, {{11}});
+    AppendRows(&batch, first, 0, 70, {{3, 8}}, 1);
+    AppendRows(&batch, tokens_, begin, end, blocks_, 0);
+    AppendRows(&batch, second, 0, 1, {{11}}, 2);
     const Rows all = harness->Run(batch);
     rows.insert(rows.end(), all.begin() + 70, all.begin() + 70 + (end - begin));
   }

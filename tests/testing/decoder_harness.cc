@@ -11,18 +11,22 @@
 
 namespace latentd {
 
+namespace {
+constexpr int kSeats = 4;
+}  // namespace
+
 std::string GoldenModel(const std::string& name) {
   return absl::StrCat(LATENTD_GOLDEN_DIR, "/", name);
 }
 
 absl::StatusOr<std::unique_ptr<DecoderHarness>> DecoderHarness::Create(const Checkpoint& checkpoint,
-                                                                       const LatentsFile* latents,
+                                                                       const Latents* latents,
                                                                        std::unique_ptr<Ops> ops,
                                                                        Codec full_codec,
                                                                        int num_blocks) {
   const ModelConfig& config = checkpoint.config();
   ASSIGN_OR_RETURN(CacheLayout layout,
-                   CacheLayout::Create(CacheLayersOf(config, latents, full_codec), num_blocks));
+                   CacheLayout::Create(CacheLayersOf(config, latents, full_codec), num_blocks, kSeats));
   std::unique_ptr<DecoderHarness> harness(new DecoderHarness(config, std::move(layout)));
   harness->ops_ = std::move(ops);
   ASSIGN_OR_RETURN(harness->weights_, LoadWeights(checkpoint,
@@ -51,21 +55,21 @@ std::vector<std::vector<float>> DecoderHarness::Run(const Batch& batch) {
 
 std::vector<std::vector<float>> DecoderHarness::RunSequence(absl::Span<const int32_t> tokens,
                                                             absl::Span<const int32_t> blocks,
-                                                            const std::vector<int>& cuts) {
+                                                            const std::vector<int>& cuts, int seat) {
   std::vector<std::vector<float>> out;
   int begin = 0;
   std::vector<int> ends = cuts;
   ends.push_back(static_cast<int>(tokens.size()));
   for (int end : ends) {
     Batch batch{.max_blocks = static_cast<int64_t>(blocks.size())};
-    AppendRows(&batch, tokens, begin, end, blocks);
+    AppendRows(&batch, tokens, begin, end, blocks, seat);
     for (std::vector<float>& row : Run(batch)) out.push_back(std::move(row));
     begin = end;
   }
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& checkpoint,
+absl::StatusOr<std::unique_ptr<Latents>> MakeLatents(const Checkpoint& checkpoint,
                                                          const PaluOptions& options,
                                                          std::optional<Codec> codec) {
   const ModelConfig& config = checkpoint.config();
@@ -73,7 +77,7 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& check
   Matrix moment(config.hidden_dim, config.hidden_dim);
   for (int i = 0; i < config.hidden_dim; ++i) moment.at(i, i) = 1;
   std::vector<LayerFactors> factors;
-  LatentsContents contents{.fingerprint = Fingerprint(checkpoint), .method = "test"};
+  Latents latents{.method = "test"};
   for (int l = 0; l < config.num_layers; ++l) {
     ASSIGN_OR_RETURN(LayerFactors layer, FactorizeLayer(checkpoint, l, moment, options));
     if (codec.has_value()) {
@@ -82,12 +86,12 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& check
     factors.push_back(std::move(layer));
   }
   for (const LayerFactors& layer : factors) {
-    contents.layers.push_back(layer.View(config.hidden_dim));
+    latents.layers.push_back(layer.View(config.hidden_dim));
   }
   const std::string path =
       absl::StrCat(::testing::TempDir(), "/latents-", getpid(), "-", std::rand());
-  RETURN_IF_ERROR(WriteLatentsFile(path, contents));
-  absl::StatusOr<std::unique_ptr<LatentsFile>> file = LatentsFile::Open(path, checkpoint);
+  RETURN_IF_ERROR(WriteLatents(path, Fingerprint(checkpoint), latents));
+  absl::StatusOr<std::unique_ptr<Latents>> file = OpenLatents(path, checkpoint);
   unlink(path.c_str());
   return file;
 }

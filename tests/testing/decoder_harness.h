@@ -23,18 +23,18 @@ std::string GoldenModel(const std::string& name);
 class DecoderHarness {
  public:
   static absl::StatusOr<std::unique_ptr<DecoderHarness>> Create(const Checkpoint& checkpoint,
-                                                                const LatentsFile* latents,
+                                                                const Latents* latents,
                                                                 std::unique_ptr<Ops> ops,
                                                                 Codec full_codec, int num_blocks);
 
   // Logits [T][vocab] of the batch's rows.
   std::vector<std::vector<float>> Run(const Batch& batch);
 
-  // Logits of tokens [0, tokens.size()) of one sequence in the given blocks, computed in steps that
-  // end at `cuts` and the end.
+  // Logits of tokens [0, tokens.size()) of one sequence in the given blocks and seat (of four),
+  // computed in steps that end at `cuts` and the end.
   std::vector<std::vector<float>> RunSequence(absl::Span<const int32_t> tokens,
                                               absl::Span<const int32_t> blocks,
-                                              const std::vector<int>& cuts);
+                                              const std::vector<int>& cuts, int seat = 0);
 
  private:
   DecoderHarness(const ModelConfig& config, CacheLayout layout)
@@ -50,7 +50,7 @@ class DecoderHarness {
 
 // Compresses `checkpoint` with inputs taken as white, writes the file under the test's temporary
 // folder and opens it. With `codec` the codes are of that kind whatever options.bits says.
-absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& checkpoint,
+absl::StatusOr<std::unique_ptr<Latents>> MakeLatents(const Checkpoint& checkpoint,
                                                          const PaluOptions& options,
                                                          std::optional<Codec> codec = std::nullopt);
 

@@ -54,6 +54,10 @@ FakeEngine::FakeEngine(Options options)
       info_(InfoOf(options_)),
       slots_(options_.num_blocks * kBlockTokens) {}
 
+absl::StatusOr<absl::Span<const float>> FakeEngine::Logits(absl::Span<const int32_t>) {
+  return absl::UnimplementedError("this engine has no logits");
+}
+
 absl::StatusOr<StepOutput> FakeEngine::Step(const Batch& batch) {
   if (dead_) return absl::InternalError("a step after the engine's death");
   const int64_t step = num_steps_++;

@@ -32,6 +32,7 @@ class FakeEngine final : public Engine {
 
   const EngineInfo& info() const override { return info_; }
   absl::StatusOr<StepOutput> Step(const Batch& batch) override;
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> rows) override;
 
   // What the request generates when nothing ends it early: stop ids and max_new_tokens obeyed.
   static std::vector<int32_t> Expected(const Request& request, int vocab_size = 1000);

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 // Latents for the tiny llama (2 layers, 2 KV heads of 16 dims, hidden 32): K in one latent head of
 // 16 + 16 dims, V in two of
 // 16. And the pieces of their file, to be spoiled one at a time.
-class LatentsFileTest : public testing::Test {
+class LatentsTest : public testing::Test {
  protected:
   void SetUp() override {
     base_ = *Checkpoint::Open(WriteTinyModel({}));
@@ -39,7 +39,7 @@ class LatentsFileTest : public testing::Test {
       contents_.layers.push_back(layer);
     }
     path_ = folder_.path() + "/x.latents";
-    ASSERT_TRUE(WriteLatentsFile(path_, contents_).ok());
+    ASSERT_TRUE(WriteLatents(path_, contents_).ok());
   }
 
   TensorView Factor(int64_t rows, int64_t cols) {
@@ -67,7 +67,7 @@ class LatentsFileTest : public testing::Test {
     change_tensors(tensors);
     const std::string path = folder_.path() + "/spoiled.latents";
     EXPECT_TRUE(WriteSafetensors(path, tensors, {{"latentd", facts.dump()}}).ok());
-    return std::string(LatentsFile::Open(path, *base_).status().message());
+    return std::string(OpenLatents(path, *base_).status().message());
   }
   template <typename ChangeFacts>
   std::string ErrorAfterFacts(ChangeFacts change) {
@@ -85,13 +85,13 @@ class LatentsFileTest : public testing::Test {
   LatentsContents contents_;
 };
 
-TEST_F(LatentsFileTest, WhatIsWrittenReadsBack) {
-  const auto latents = LatentsFile::Open(path_, *base_);
+TEST_F(LatentsTest, WhatIsWrittenReadsBack) {
+  const auto latents = OpenLatents(path_, *base_);
   ASSERT_TRUE(latents.ok()) << latents.status();
   EXPECT_EQ((*latents)->method(), "palu rate 0.5, by hand");
   ASSERT_EQ((*latents)->layers().size(), 2u);
   for (int l = 0; l < 2; ++l) {
-    const LatentLayer& read = (*latents)->layers()[l];
+    const LatentLayer& read = (*latents)->layers[l];
     const LatentLayer& written = contents_.layers[l];
     EXPECT_EQ(read.cache, written.cache);
     for (const auto view :
@@ -103,15 +103,15 @@ TEST_F(LatentsFileTest, WhatIsWrittenReadsBack) {
   }
 }
 
-TEST_F(LatentsFileTest, RefusesAnotherBaseModelWithBothFingerprints) {
+TEST_F(LatentsTest, RefusesAnotherBaseModelWithBothFingerprints) {
   const auto other = *Checkpoint::Open(WriteTinyModel({.seed = 2}));
-  const absl::Status status = LatentsFile::Open(path_, *other).status();
+  const absl::Status status = OpenLatents(path_, *other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(Fingerprint(*base_)), HasSubstr(Fingerprint(*other))));
 }
 
-TEST_F(LatentsFileTest, RefusesFactsThatDoNotFit) {
+TEST_F(LatentsTest, RefusesFactsThatDoNotFit) {
   EXPECT_EQ(ErrorAfterFacts([](Json&) {}), "");
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["version"] = 2; }), HasSubstr("version 2"));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f = Json::array(); }), HasSubstr("version 0"));
@@ -137,7 +137,7 @@ TEST_F(LatentsFileTest, RefusesFactsThatDoNotFit) {
               AllOf(HasSubstr("layers.1.k_down"), HasSubstr("[32, 32]"), HasSubstr("[48, 32]")));
 }
 
-TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
+TEST_F(LatentsTest, RefusesTensorsThatDoNotFit) {
   EXPECT_THAT(ErrorAfterTensors([](auto& tensors) { tensors.pop_back(); }),
               HasSubstr("layers.1.v_up is missing"));
   EXPECT_THAT(ErrorAfterTensors([](auto& tensors) {
@@ -155,13 +155,13 @@ TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
               AllOf(HasSubstr("layers.0.k_up"), HasSubstr("BF16")));
 }
 
-TEST_F(LatentsFileTest, RefusesOtherFiles) {
+TEST_F(LatentsTest, RefusesOtherFiles) {
   EXPECT_THAT(
-      std::string(LatentsFile::Open(folder_.Write("text", "abc"), *base_).status().message()),
+      std::string(OpenLatents(folder_.Write("text", "abc"), *base_).status().message()),
       HasSubstr("3 bytes"));
   const std::string plain = folder_.path() + "/plain.safetensors";
   ASSERT_TRUE(WriteSafetensors(plain, {}, {}).ok());
-  EXPECT_THAT(std::string(LatentsFile::Open(plain, *base_).status().message()),
+  EXPECT_THAT(std::string(OpenLatents(plain, *base_).status().message()),
               HasSubstr("no latents file"));
 }
 

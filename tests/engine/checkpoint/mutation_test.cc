@@ -185,7 +185,7 @@ TEST(MutationTest, ConfigFiles) {
   EXPECT_LT(opened, kMutations);
 }
 
-TEST(MutationTest, LatentsFiles) {
+TEST(MutationTest, Latentss) {
   const auto base = *Checkpoint::Open(WriteTinyModel({.layers = 1}));
   const std::vector<float> zeros(32 * 32);
   const auto factor = [&](int64_t rows, int64_t cols) {
@@ -202,7 +202,7 @@ TEST(MutationTest, LatentsFiles) {
   layer.v_up = factor(32, 16);
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/x.latents";
-  ASSERT_TRUE(WriteLatentsFile(path, {.fingerprint = Fingerprint(*base), .layers = {layer}}).ok());
+  ASSERT_TRUE(WriteLatents(path, Fingerprint(*base), {.layers = {layer}}).ok());
   const Bytes valid = ReadBytes(path);
   uint64_t header = 0;
   std::memcpy(&header, valid.data(), 8);
@@ -210,10 +210,10 @@ TEST(MutationTest, LatentsFiles) {
   int opened = 0;
   for (int i = 0; i < kMutations / 4; ++i) {
     const MemoryFile mutated(Mutate(valid, header + 8, i));
-    const auto latents = LatentsFile::Open(mutated.path(), *base);
+    const auto latents = OpenLatents(mutated.path(), *base);
     if (!latents.ok()) continue;
     ++opened;
-    const LatentLayer& read = (*latents)->layers()[0];
+    const LatentLayer& read = (*latents)->layers[0];
     EXPECT_EQ(Touch(read.k_down) + Touch(read.k_up) + Touch(read.v_down) + Touch(read.v_up), 0);
   }
   EXPECT_LT(PeakKiB() - before, kMaxGrowthKiB);

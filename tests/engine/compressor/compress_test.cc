@@ -59,11 +59,11 @@ TEST_F(CompressTest, WritesLatentsThatFitTheModelAndReportsWhatTheyTake) {
   EXPECT_EQ(Files(), 3u);
   const auto checkpoint = Checkpoint::Open(*model_);
   ASSERT_TRUE(checkpoint.ok());
-  const auto latents = LatentsFile::Open(options.out, **checkpoint);
+  const auto latents = OpenLatents(options.out, **checkpoint);
   ASSERT_TRUE(latents.ok()) << latents.status();
   EXPECT_EQ((*latents)->method(), "palu, rate 0.5, 4 bits, groups of all KV heads");
   int64_t block_bytes = 0;
-  for (const LatentLayer& layer : (*latents)->layers()) block_bytes += layer.cache.block_bytes();
+  for (const LatentLayer& layer : (*latents)->layers) block_bytes += layer.cache.block_bytes();
   EXPECT_EQ(report->bytes_per_token, static_cast<double>(block_bytes) / kBlockTokens);
 
   const auto json = nlohmann::json::parse(Contents(options.out + ".report.json"));

@@ -20,6 +20,10 @@ class ScriptedEngine final : public Engine {
     info_.num_blocks = 16;
   }
   const EngineInfo& info() const override { return info_; }
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t>) override {
+    return absl::UnimplementedError("no logits");
+  }
+
   absl::StatusOr<StepOutput> Step(const Batch& batch) override {
     EXPECT_EQ(batch.num_sequences(), 1);
     EXPECT_TRUE(batch.positions[0] == 0 || batch.positions[0] == next_position_);
