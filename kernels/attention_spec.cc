@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/ops.h"
 
@@ -140,35 +139,6 @@ const char* Name(AttentionPath path) {
       return "absorbed";
   }
   return "unknown";
-}
-
-std::vector<int32_t> StepPages(absl::Span<const int32_t> cu_q_lens,
-                               absl::Span<const int32_t> kv_lens) {
-  std::vector<int32_t> first(kv_lens.size() + 1, 0);
-  for (size_t i = 0; i < kv_lens.size(); ++i) {
-    const int32_t rows = cu_q_lens[i + 1] - cu_q_lens[i];
-    const int32_t pages =
-        rows == 0 ? 0
-                  : (kv_lens[i] - 1) / kBlockTokens - (kv_lens[i] - rows) / kBlockTokens;
-    first[i + 1] = first[i] + pages;
-  }
-  return first;
-}
-
-uint8_t* OwnPage(const CacheLayer& layer, const CacheView& cache, int64_t i, int64_t page) {
-  const int64_t rows = cache.cu_q_lens[i + 1] - cache.cu_q_lens[i];
-  const int64_t first_page = (cache.kv_lens[i] - rows) / kBlockTokens;
-  const int64_t last_page = (cache.kv_lens[i] - 1) / kBlockTokens;
-  LATENTD_CHECK(rows > 0 && first_page <= page && page <= last_page);
-  if (page == last_page) {
-    return cache.seats + cache.seat_of[i] * layer.sequence_bytes() + layer.sink_bytes();
-  }
-  return cache.step_pages +
-         (cache.first_step_page[i] + page - first_page) * layer.own_page_bytes();
-}
-
-uint16_t* Sinks(const CacheLayer& layer, const CacheView& cache, int64_t i) {
-  return reinterpret_cast<uint16_t*>(cache.seats + cache.seat_of[i] * layer.sequence_bytes());
 }
 
 absl::Status ValidateAttention(const AttentionSpec& spec) {

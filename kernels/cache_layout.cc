@@ -246,9 +246,9 @@ CacheLayer CacheLayer::OwnPageLayer() const {
 absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers, int64_t num_blocks,
                                                 int64_t num_sequences) {
   if (layers.empty() || num_blocks <= 0 || num_sequences <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache of ", layers.size(), " layers, ", num_blocks, " blocks and ",
-                     num_sequences, " sequences, needs at least 1, 1 and 1"));
+    return absl::InvalidArgumentError(absl::StrCat("cache of ", layers.size(), " layers, ",
+                                                   num_blocks, " blocks and ", num_sequences,
+                                                   " sequences, needs at least 1, 1 and 1"));
   }
   double approximate_bytes = 0;
   for (size_t l = 0; l < layers.size(); ++l) {

@@ -114,8 +114,9 @@ struct AttentionSpec {
   CacheLayer cache;                 // kFull: num_kv_heads heads of head_dim dims, rounded up to 16
   const RopeTable* rope = nullptr;  // kReconstruct; outlives the plan
   int window = 0;  // > 0: position n sees only the positions above n - window (and no sink below)
-  // ALiBi (Press et al. 2022): alibi_slopes[head] * (n - position) is added to the scores. Paths
-  // without RoPE. [num_heads] or null; copied by PrepareAttention.
+  // ALiBi (Press et al. 2022): alibi_slopes[head] * (position - n) is added to the score of the row
+  // at n for `position` <= n, after softmax_scale. Paths without RoPE. [num_heads] or null; copied
+  // by PrepareAttention.
   const float* alibi_slopes = nullptr;
 
   // Latent paths. The factors are fp32, finite, row-major, and copied by PrepareAttention. Row
@@ -125,7 +126,8 @@ struct AttentionSpec {
   //   k_bias: it shifts all scores of a query alike (so exact sinks are appended without it).
   //   k_norm [head_dim] or null (kReconstruct): a rebuilt key is normalised before RoPE (Qwen3's
   //   QK-norm), x = x / sqrt(mean(x^2) + k_norm_epsilon) * k_norm. 1 / sqrt(...) is taken when a
-  //   token is appended, from its decoded codes, and cached as fp16 (cache.key_norms).
+  //   token is appended, from its decoded codes (an own page's from its 16-bit latents), and cached
+  //   as fp16, at most 65504 (cache.key_norms). Backends may differ by one unit in its last place.
   //
   // Precision: a backend may multiply codes as integers (kReconstruct), with k_up rounded to int8,
   // one scale per row. That moves a key by about 0.6 % of its norm, beside the 10 % of 4-bit codes
@@ -158,21 +160,10 @@ struct CacheView {
   absl::Span<const int32_t> seat_of;  // [S] the sequence's seat
   // Own pages. The rows of a step can lie in several pages of a sequence. The last of them is kept
   // in the seat; the others are needed in this step alone, and lie in `step_pages`, page p of
-  // sequence i at index first_step_page[i] + p - (its first row's position) / 64. StepPages makes
-  // the index.
+  // sequence i at index first_step_page[i] + p - (its first row's position) / 64 (cache_view.h).
   uint8_t* step_pages = nullptr;              // own_page_bytes() each; aligned to 64
   absl::Span<const int32_t> first_step_page;  // [S + 1]
 };
-
-// first_step_page of a step, whose last entry is the number of pages that step_pages must hold.
-std::vector<int32_t> StepPages(absl::Span<const int32_t> cu_q_lens,
-                               absl::Span<const int32_t> kv_lens);
-
-// The own page `page` of sequence i, which the step's rows touch; its layout is
-// layer.OwnPageLayer().
-uint8_t* OwnPage(const CacheLayer& layer, const CacheView& cache, int64_t i, int64_t page);
-// Sequence i's exact sinks: K [sinks][sink_dims] fp16, then V likewise.
-uint16_t* Sinks(const CacheLayer& layer, const CacheView& cache, int64_t i);
 
 // Encodes one row per token into its slot. k and v hold what the planes store, head after head:
 // keys after RoPE and values for kFull (num_kv_heads x head_dim; dims that pad a head are written
