@@ -127,7 +127,8 @@ struct AttentionSpec {
   //   k_norm [head_dim] or null (kReconstruct): a rebuilt key is normalised before RoPE (Qwen3's
   //   QK-norm), x = x / sqrt(mean(x^2) + k_norm_epsilon) * k_norm. 1 / sqrt(...) is taken when a
   //   token is appended, from its decoded codes (an own page's from its 16-bit latents), and cached
-  //   as fp16, at most 65504 (cache.key_norms). Backends may differ by one unit in its last place.
+  //   as fp16, at most kMaxKeyNorm (cache.key_norms). Backends may differ by one unit in its last
+  //   place.
   //
   // Precision: a backend may multiply codes as integers (kReconstruct), with k_up rounded to int8,
   // one scale per row. That moves a key by about 0.6 % of its norm, beside the 10 % of 4-bit codes
@@ -204,6 +205,7 @@ struct AttentionParams {
   float* out = nullptr;      // [T, num_heads * head_dim]
 };
 inline constexpr int kSplitTokens = 1024;
+inline constexpr float kMaxKeyNorm = 65504.0f;  // cached inverse norms of keys, the largest half
 
 // ---- Sampling ----
 

@@ -160,8 +160,12 @@ class PagedCache {
   int64_t num_tokens() const {
     return std::accumulate(kv_lens_.begin(), kv_lens_.end(), int64_t{0});
   }
-  // Blocks, then seats.
+  // Blocks, then seats. An own page keeps what earlier pages left behind its last token, so the
+  // seats of caches that were filled in other steps may differ.
   absl::Span<const uint8_t> bytes() const { return pool_->bytes(); }
+  absl::Span<const uint8_t> block_bytes() const {
+    return bytes().first(num_blocks_ * layer_.block_bytes());
+  }
   bool GuardsIntact() const { return pool_->GuardsIntact(); }
 
  private:
