@@ -28,15 +28,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The latents of one head and block as the products take them, for all KV heads that share them.
 // Per segment, at its source_offset: scale[64], offset[64], then words (codes) or fp32 latents
 // [dims][64].
-inline void DecodeKeySources(const CpuAttentionPlan& plan, const uint8_t* head, float* sources) {
-  const CachePlane& plane = plan.spec().cache.k;
-  for (size_t s = 0; s < plan.k_up.size(); ++s) {
-    const Segment& segment = plane.segments[s];
-    const uint8_t* from = head + plan.k_up[s].cache_offset;
-    float* to = sources + plan.k_up[s].source_offset;
+inline void DecodeKeySources(const PageFormat& format, const uint8_t* head, float* sources) {
+  for (size_t s = 0; s < format.k_up.size(); ++s) {
+    const Segment& segment = format.layer.k.segments[s];
+    const KUpSegment& k_up = format.k_up[s];
+    const uint8_t* from = head + k_up.cache_offset;
+    float* to = sources + k_up.source_offset;
     float* latents = to + 2 * kBlockTokens;
-    if (plan.k_up[s].integer) {
-      DecodeScales(segment.codec, head + plan.k_up[s].scale_offset, to, to + kBlockTokens);
+    if (k_up.integer) {
+      DecodeScales(segment.codec, head + k_up.scale_offset, to, to + kBlockTokens);
       UnpackWords(segment, from, reinterpret_cast<uint8_t*>(latents));
     } else {
       DecodeKeys(segment, from, latents);
@@ -183,14 +183,14 @@ inline void AddIntegerSegment(const CpuAttentionPlan& plan, const KUpSegment& se
   }
 }
 
-// tile [2 * pairs][64] of one KV head.
-inline void RebuildKeys(const CpuAttentionPlan& plan, int kv_head, const float* sources,
-                        float* tile) {
-  for (size_t s = 0; s < plan.k_up.size(); ++s) {
-    const KUpSegment& segment = plan.k_up[s];
+// tile [2 * pairs][64] of one KV head, from what DecodeKeySources made of a page of `format`.
+inline void RebuildKeys(const CpuAttentionPlan& plan, const PageFormat& format, int kv_head,
+                        const float* sources, float* tile) {
+  for (size_t s = 0; s < format.k_up.size(); ++s) {
+    const KUpSegment& segment = format.k_up[s];
     const auto add = segment.integer ? AddIntegerSegment : AddFloats;
-    add(plan, segment, kv_head, sources + segment.source_offset, s == 0, s + 1 == plan.k_up.size(),
-        tile);
+    add(plan, segment, kv_head, sources + segment.source_offset, s == 0,
+        s + 1 == format.k_up.size(), tile);
   }
 }
 
