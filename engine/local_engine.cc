@@ -144,6 +144,7 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
                   .max_context = max_context,
                   .num_blocks = layout.num_blocks(),
                   .num_sequences = static_cast<int>(layout.num_sequences()),
+                  .sliding_window = config.sliding_window,
                   .bytes_per_token = layout.bytes_per_token(),
                   .bytes_per_sequence = static_cast<double>(layout.bytes_per_sequence()),
                   .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
@@ -152,8 +153,10 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
                                                    : absl::StrCat("full ", Info(full_codec).name),
                   .device = std::string(ops.name())};
   for (int l = 0; l < layout.num_layers(); ++l) {
-    info.k_bytes_per_token += static_cast<double>(layout.layer(l).k.plane_bytes()) / kBlockTokens;
-    info.v_bytes_per_token += static_cast<double>(layout.layer(l).v.plane_bytes()) / kBlockTokens;
+    const CacheLayer& layer = layout.layer(l);  // key norms belong to K
+    const int64_t v_bytes = layer.v.plane_bytes();
+    info.k_bytes_per_token += static_cast<double>(layer.block_bytes() - v_bytes) / kBlockTokens;
+    info.v_bytes_per_token += static_cast<double>(v_bytes) / kBlockTokens;
   }
   return info;
 }
@@ -172,15 +175,18 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
   const int max_context = options.max_context > 0 ? options.max_context : config.max_context;
   const std::vector<CacheLayer> layers = CacheLayersOf(config, latents, options.full_codec);
   ASSIGN_OR_RETURN(const CacheLayout one_block, CacheLayout::Create(layers, 1, 1));
-  const int64_t seat_bytes = one_block.bytes_per_sequence() * options.num_sequences;
+  const int64_t block_bytes = one_block.bytes_per_block();
+  const int64_t seats_bytes = one_block.bytes_per_sequence() * options.num_sequences;
   const int64_t num_blocks =
-      options.num_blocks > 0 ? options.num_blocks
-                             : (options.cache_bytes - seat_bytes) / one_block.bytes_per_block();
+      options.num_blocks > 0
+          ? options.num_blocks
+          : std::max<int64_t>(0, options.cache_bytes - seats_bytes) / block_bytes;
   if (num_blocks < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--cache-bytes is ", options.cache_bytes, ", one block of ", kBlockTokens, " tokens takes ",
-        one_block.bytes_per_block(), ", what ", options.num_sequences,
-        " sequences keep beside their blocks takes ", seat_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cache-bytes is ", options.cache_bytes, ", the smallest cache takes ",
+                     block_bytes + seats_bytes, ": ", block_bytes, " for one block of ",
+                     kBlockTokens, " tokens and ", seats_bytes, " for what --max-sequences, ",
+                     options.num_sequences, ", sequences keep beside their blocks"));
   }
   ASSIGN_OR_RETURN(CacheLayout layout,
                    CacheLayout::Create(layers, num_blocks, options.num_sequences));

@@ -182,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
         Message(where, ": sinks is ", cache.sinks, ", allowed: 0 to ", kBlockTokens));
   }
   cache.sink_dims = cache.sinks > 0 ? config.kv_dim() : 0;
+  cache.key_norms = config.qk_norm ? config.num_kv_heads : 0;
   const size_t num_layers = config.num_layers;
   const auto layers = facts.find("layers");
   if (layers == facts.end() || !layers->is_array() || layers->size() != num_layers) {
@@ -240,13 +241,10 @@ absl::Status WriteLatents(const std::string& path, const std::string& fingerprin
     }
   }
   const CacheLayer cache = latents.layers.empty() ? CacheLayer() : latents.layers[0].cache;
-  const Json facts = {{"version", kVersion},
-                      {"fingerprint", fingerprint},
-                      {"method", latents.method},
-                      {"sinks", cache.sinks},
-                      {"own_page", cache.own_page},
-                      {"shingles", latents.shingles},
-                      {"layers", layers}};
+  const Json facts = {
+      {"version", kVersion},  {"fingerprint", fingerprint}, {"method", latents.method},
+      {"sinks", cache.sinks}, {"own_page", cache.own_page}, {"shingles", latents.shingles},
+      {"layers", layers}};
   return WriteSafetensors(
       path, tensors, {{kMetadataKey, facts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
 }

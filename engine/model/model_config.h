@@ -9,7 +9,11 @@
 
 namespace latentd {
 
-enum class PositionKind : uint8_t { kRope, kLearned };
+enum class PositionKind : uint8_t {
+  kRope,
+  kLearned,
+  kAlibi,  // a penalty on scores that grows with the distance (Press et al. 2022)
+};
 
 // Rotary embedding of a model, as published configs state it.
 struct RopeConfig {
@@ -45,7 +49,10 @@ struct ModelConfig {
   int max_context = 0;
 
   PositionKind position = PositionKind::kRope;
-  RopeConfig rope;  // kRope
+  RopeConfig rope;              // kRope
+  float alibi_bias_max = 8.0f;  // kAlibi: the steepest slopes reach 2^-alibi_bias_max
+  int sliding_window = 0;       // > 0: position n sees only the positions above n - sliding_window
+  bool qk_norm = false;         // RMS norms of each query and key head before RoPE
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-5f;
   ActivationKind activation = ActivationKind::kSiluGated;

@@ -11,8 +11,8 @@
 namespace latentd {
 
 struct NormWeights {
-  std::vector<float> weight;  // [hidden]
-  std::vector<float> bias;    // [hidden], or empty
+  std::vector<float> weight;  // [dims]
+  std::vector<float> bias;    // [dims], or empty
 };
 
 // A matrix and its bias, in the backend's order. Empty where the model has none.
@@ -21,11 +21,15 @@ struct LinearWeights {
   std::vector<float> bias;         // [out], or empty
 };
 
-// With latents, k and v are the down projections (without bias); the up projections and the biases
-// are in `attention`.
+// With latents, k and v are the down projections, whose biases take the means out; the up
+// projections, the offsets and the projections' own biases are in `attention`. Exact sinks come
+// from sink_k and sink_v, the base model's projections, which are empty where a layer keeps no
+// sinks.
 struct LayerWeights {
   NormWeights attention_norm, mlp_norm;
+  NormWeights q_norm, k_norm;  // [head_dim]; empty without QK-norm
   LinearWeights q, k, v, o;
+  LinearWeights sink_k, sink_v;
   LinearWeights gate, up, down;  // gate is empty for ungated activations
   std::unique_ptr<AttentionPlan> attention;
 };
@@ -37,7 +41,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights lm_head;
-  std::unique_ptr<RopeTable> rope;  // null for learned positions
+  std::unique_ptr<RopeTable> rope;  // null where positions are not rotations
   int64_t bytes = 0;                // memory of the prepared matrices
 };
 
@@ -47,9 +51,9 @@ std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* 
 
 struct WeightOptions {
   const Latents* latents = nullptr;  // null: a full cache
-  Codec full_codec = Codec::kF16;        // of the full cache
-  int max_context = 0;    // for which RoPE scalings that depend on the context are fixed
-  int max_positions = 0;  // that will be computed: the rows of the RoPE table
+  Codec full_codec = Codec::kF16;    // of the full cache
+  int max_context = 0;               // for which RoPE scalings that depend on the context are fixed
+  int max_positions = 0;             // that will be computed: the rows of the RoPE table
 };
 
 // Prepares every weight and every layer's attention for `ops`. NOT_FOUND names a missing tensor;
