@@ -234,7 +234,12 @@ int64_t CacheLayer::sink_bytes() const {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-int64_t CacheLayer::own_page_bytes() const { return own_page ? OwnPageLayer().block_bytes() : 0; }
+// OwnPageLayer().block_bytes(), which a step asks for often, without its vectors.
+int64_t CacheLayer::own_page_bytes() const {
+  if (!own_page) return 0;
+  const int64_t latents = int64_t{k.latent_heads} * k.dims() + int64_t{v.latent_heads} * v.dims();
+  return 2 * kBlockTokens * (latents + key_norms);
+}
 
 CacheLayer CacheLayer::OwnPageLayer() const {
   CacheLayer page{.k = k, .v = v, .key_norms = key_norms};
