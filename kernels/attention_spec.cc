@@ -98,27 +98,45 @@ absl::Status CheckRope(const AttentionSpec& spec) {
   return absl::OkStatus();
 }
 
-// What a layer keeps beside its planes, and what changes its scores.
-absl::Status CheckExtras(const AttentionSpec& spec) {
+absl::Status CheckSinks(const AttentionSpec& spec) {
   const CacheLayer& cache = spec.cache;
-  const bool full = spec.path == AttentionPath::kFull;
-  if (spec.window < 0) return Disagree("window", spec.window, "must be at least", 0);
-  if (full && (cache.sinks > 0 || cache.own_page)) {
-    return Disagree("full cache: sinks and own pages", cache.sinks + cache.own_page, "must be", 0);
+  if (cache.sinks < 0 || cache.sinks > kBlockTokens) {
+    return Disagree("cache.sinks", cache.sinks, "must be in 0 ..", kBlockTokens);
   }
-  const int kv_dim = spec.num_kv_heads * spec.head_dim;
-  if (cache.sinks > 0 && cache.sink_dims != kv_dim) {
-    return Disagree("sink_dims", cache.sink_dims, "must be num_kv_heads * head_dim =", kv_dim);
+  if (spec.path == AttentionPath::kFull && (cache.sinks > 0 || cache.own_page)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: path full takes no sinks and no own page, ", cache.sinks,
+                     " sinks and ", int{cache.own_page}, " own page are given"));
   }
-  if (spec.k_norm != nullptr && spec.path != AttentionPath::kReconstruct) {
+  const int64_t kv_dims = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const int64_t dims = cache.sinks > 0 ? kv_dims : 0;
+  if (cache.sink_dims == dims) return absl::OkStatus();
+  return Disagree("cache.sink_dims", cache.sink_dims,
+                  absl::StrCat("for ", cache.sinks, " sinks of ", kv_dims, " dims must be"), dims);
+}
+
+absl::Status CheckKeyNorm(const AttentionSpec& spec) {
+  const int norms = spec.k_norm != nullptr ? spec.num_kv_heads : 0;
+  if (spec.cache.key_norms != norms) {
+    return Disagree("cache.key_norms", spec.cache.key_norms,
+                    spec.k_norm != nullptr ? "with k_norm must be" : "without k_norm must be",
+                    norms);
+  }
+  if (spec.k_norm == nullptr) return absl::OkStatus();
+  if (spec.path != AttentionPath::kReconstruct) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention: path ", Name(spec.path), " takes no k_norm, one is given"));
   }
-  const int norms = spec.k_norm != nullptr ? spec.num_kv_heads : 0;
-  if (cache.key_norms != norms) {
-    return Disagree("key_norms", cache.key_norms, "for this k_norm must be", norms);
+  if (!(spec.k_norm_epsilon >= 0.0f && std::isfinite(spec.k_norm_epsilon))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention: k_norm_epsilon is ", spec.k_norm_epsilon, ", must be finite and at least 0"));
   }
-  if (spec.k_norm != nullptr) RETURN_IF_ERROR(CheckFinite("k_norm", spec.k_norm, spec.head_dim));
+  return CheckFinite("k_norm", spec.k_norm, spec.head_dim);
+}
+
+// What changes which scores a row sees.
+absl::Status CheckScores(const AttentionSpec& spec) {
+  if (spec.window < 0) return Disagree("window", spec.window, "must be at least", 0);
   if (spec.alibi_slopes == nullptr) return absl::OkStatus();
   if (spec.path == AttentionPath::kReconstruct) {
     return absl::InvalidArgumentError(
@@ -156,7 +174,9 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
   RETURN_IF_ERROR(CheckPlane(spec.cache.k, "k", TileOrder::kDimMajor));
   RETURN_IF_ERROR(CheckPlane(spec.cache.v, "v", TileOrder::kTokenMajor));
   RETURN_IF_ERROR(CheckRope(spec));
-  RETURN_IF_ERROR(CheckExtras(spec));
+  RETURN_IF_ERROR(CheckSinks(spec));
+  RETURN_IF_ERROR(CheckKeyNorm(spec));
+  RETURN_IF_ERROR(CheckScores(spec));
   if (spec.path == AttentionPath::kFull) {
     if (spec.k_up != nullptr || spec.v_up != nullptr || spec.k_bias != nullptr ||
         spec.v_bias != nullptr) {

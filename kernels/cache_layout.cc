@@ -13,6 +13,7 @@ namespace latentd {
 namespace {
 
 constexpr int64_t kMaxPoolBytes = int64_t{1} << 62;
+constexpr int64_t kMaxHeadDims = int64_t{1} << 30;  // of all segments, so that an int holds them
 
 // Bytes of the scales (and zeros) of a segment in one block.
 int64_t ScaleBytes(Codec codec) { return int64_t{kBlockTokens} * Info(codec).scale_bytes; }
@@ -137,12 +138,19 @@ absl::Status CheckPlane(const CachePlane& plane, int layer, const char* name) {
         "cache layer ", layer, ": the ", name, " plane has ", plane.latent_heads,
         " latent heads of ", plane.segments.size(), " segments, needs at least 1 of 1"));
   }
+  int64_t dims = 0;
   for (const Segment& segment : plane.segments) {
     if (segment.dims <= 0 || segment.dims % kTileDims != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("cache layer ", layer, ": a segment of the ", name, " plane has ",
                        segment.dims, " dims, not a positive multiple of ", kTileDims));
     }
+    dims += segment.dims;
+  }
+  if (dims > kMaxHeadDims) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", layer, ": a latent head of the ",
+                                                   name, " plane has ", dims,
+                                                   " dims, the limit is ", kMaxHeadDims));
   }
   return absl::OkStatus();
 }
@@ -152,7 +160,7 @@ absl::Status CheckSequencePart(const CacheLayer& layer, int l) {
     return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
                                                    " exact sinks, allowed: 0 to ", kBlockTokens));
   }
-  if ((layer.sinks > 0) != (layer.sink_dims > 0)) {
+  if ((layer.sinks > 0) != (layer.sink_dims > 0) || layer.sink_dims < 0) {
     return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
                                                    " exact sinks of ", layer.sink_dims, " dims"));
   }

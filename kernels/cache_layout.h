@@ -135,8 +135,8 @@ CacheLayer FullCacheLayer(int num_kv_heads, int head_dim, Codec codec = Codec::k
 class CacheLayout {
  public:
   // INVALID_ARGUMENT for a layer without heads, a segment whose dims are not a positive multiple of
-  // 16, sinks without sink_dims or more of them than a block has tokens, or a pool that overflows
-  // 2^62 bytes; the message names the layer and the number.
+  // 16, a latent head of more than 2^30 dims, sinks without sink_dims or more of them than a block
+  // has tokens, or a pool that overflows 2^62 bytes; the message names the layer and the number.
   static absl::StatusOr<CacheLayout> Create(std::vector<CacheLayer> layers, int64_t num_blocks,
                                             int64_t num_sequences);
 
