@@ -53,9 +53,9 @@ class Rotated(Cache):
     """Per token: Hadamard, symmetric codes, one fp16 scale. Over all KV heads at once, or with `per_head` one code a head."""
 
     def __init__(self, model, bits, bias_out=True, calibration=None, sinks=0, per_head=False):
-        words = [f"int{bits}"] + ["per head"] * per_head + ["bias in"] * (model.has_bias and not bias_out)
+        words = ["per head"] * per_head + ["bias in"] * (model.has_bias and not bias_out)
         words += ["mean out"] * (calibration is not None) + [f"{sinks} exact sinks"] * (sinks > 0)
-        super().__init__(model, ", ".join(words), "rotated int" + (", exact sinks" if sinks else ""))
+        super().__init__(model, ", ".join([f"int{bits}"] + words), ", ".join(["rotated int"] + words))
         self.bits, self.sinks = bits, sinks
         self.order = model.head_dim if per_head else self.dims
         self.offset = {

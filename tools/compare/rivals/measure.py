@@ -130,8 +130,8 @@ def main():
     unknown = [name for name in chosen if name not in table]
     if unknown:
         sys.exit(f"unknown rivals {unknown}; known are {list(table)}")
-    done = {(line["rival"], line["window"]) for line in read_lines(args.out)
-            if (line["windows"], line["length"]) == (args.windows, args.window)}
+    done = {(line["rival"], line["number"]) for line in read_lines(args.out)
+            if (line["windows"], line["window"]) == (args.windows, args.window)}
     numbers = args.only if args.only is not None else range(args.windows)
     missing = [(name, number) for number in numbers for name in chosen if (name, number) not in done]
     learned = calibrated(args, model, {table[name][0] for name, _ in missing})
@@ -160,16 +160,16 @@ def main():
                 else:
                     hidden_rival = hidden
                 line = {
-                    "model": pathlib.Path(args.model).stem, "rival": name, "name": cache.name if cache else "uncompressed, 16 bits",
-                    "family": cache.family if cache else "uncompressed", "windows": args.windows, "window": number,
-                    "length": args.window, "bytes_per_token": cache.bytes_per_token() if cache else full_bytes,
-                    "bytes_at_length": cache.bytes_at(args.window) if cache else args.window * full_bytes,
+                    "model": pathlib.Path(args.model).stem, "rival": name, "cache": cache.name if cache else "uncompressed, 16 bits",
+                    "family": cache.family if cache else "uncompressed", "windows": args.windows, "number": number,
+                    "window": args.window, "bytes_per_token": cache.bytes_per_token() if cache else full_bytes,
+                    "bytes_at_window": cache.bytes_at(args.window) if cache else args.window * full_bytes,
                     "full_bytes_per_token": full_bytes, **compare(model, ids, full, hidden_rival, largest),
                 }
                 out.write(json.dumps(line) + "\n")
                 out.flush()
-                print(f"window {number}, {line['name']}: perplexity {math.exp(line['nll'] / line['tokens']):.3f}, "
-                      f"KL {line['kl'] / line['tokens']:.5f}, {line['bytes_at_length'] / args.window:.0f} B/token, "
+                print(f"window {number}, {line['cache']}: perplexity {math.exp(line['nll'] / line['tokens']):.3f}, "
+                      f"KL {line['kl'] / line['tokens']:.5f}, {line['bytes_at_window'] / args.window:.0f} B/token, "
                       f"{time.time() - begin:.1f} s", file=sys.stderr, flush=True)
 
 
