@@ -25,6 +25,7 @@ absl::StatusOr<TensorView> Require(const Checkpoint& checkpoint, const std::stri
 DecoderGradient::DecoderGradient(const Checkpoint& checkpoint, int max_tokens,
                                  DenseAlgebra& algebra)
     : config_(checkpoint.config()),
+      algebra_(algebra),
       attention_(checkpoint, max_tokens, algebra),
       mlp_(checkpoint, algebra),
       loss_(checkpoint, algebra) {}
@@ -36,11 +37,14 @@ absl::StatusOr<std::unique_ptr<DecoderGradient>> DecoderGradient::Create(
   if (decoder->config_.position == PositionKind::kLearned) {
     ASSIGN_OR_RETURN(decoder->position_embedding_, Require(checkpoint, "position_embedding"));
   }
+  if (decoder->config_.embedding_norm) {
+    ASSIGN_OR_RETURN(decoder->embedding_norm_, algebra.LoadNorm(checkpoint, "embedding_norm"));
+  }
   RETURN_IF_ERROR(decoder->loss_.Load());
   return decoder;
 }
 
-void DecoderGradient::Embed(absl::Span<const int32_t> window, float* hidden) const {
+void DecoderGradient::Embed(absl::Span<const int32_t> window, float* hidden) {
   std::vector<float> position(config_.hidden_dim);
   for (size_t t = 0; t < window.size(); ++t) {
     float* row = hidden + t * config_.hidden_dim;
@@ -49,6 +53,8 @@ void DecoderGradient::Embed(absl::Span<const int32_t> window, float* hidden) con
     DequantizeRow(position_embedding_, static_cast<int64_t>(t), absl::MakeSpan(position));
     for (int i = 0; i < config_.hidden_dim; ++i) row[i] += position[i];
   }
+  if (!config_.embedding_norm) return;
+  algebra_.Norm(embedding_norm_, hidden, static_cast<int64_t>(window.size()), hidden);
 }
 
 absl::Status DecoderGradient::Forward(absl::Span<const int32_t> window, const Observer& observer,

@@ -54,10 +54,12 @@ class DecoderGradient {
 
  private:
   DecoderGradient(const Checkpoint& checkpoint, int max_tokens, DenseAlgebra& algebra);
-  void Embed(absl::Span<const int32_t> window, float* hidden) const;
+  void Embed(absl::Span<const int32_t> window, float* hidden);
 
   const ModelConfig& config_;
+  DenseAlgebra& algebra_;
   TensorView token_embedding_, position_embedding_;  // the latter with learned positions
+  DenseNorm embedding_norm_;                         // where the config has one
   AttentionHalf attention_;
   MlpHalf mlp_;
   LossGradient loss_;

@@ -46,6 +46,7 @@ void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* po
               .table = weights_.token_embedding,
               .position_table = learned ? &weights_.position_embedding : nullptr,
               .out = hidden_.data()});
+  if (config_.embedding_norm) Norm(weights_.embedding_norm, rows, hidden_.data(), hidden_.data());
   const std::vector<int32_t> first_step_page = StepPages(batch.cu_q_lens, batch.kv_lens);
   int64_t page_bytes = 0;
   for (int l = 0; l < config_.num_layers; ++l) {

@@ -37,7 +37,7 @@ struct RopeConfig {
 
 // What tells models apart, as data: everything that the decoder branches on.
 struct ModelConfig {
-  std::string family;  // row of the families table: "llama", "qwen2", "gpt2"
+  std::string family;  // row of the families table: "llama", "bloom", ...
   std::string name;    // for people: general.name, or the folder's name
   int vocab_size = 0;
   int num_layers = 0;
@@ -53,6 +53,7 @@ struct ModelConfig {
   float alibi_bias_max = 8.0f;  // kAlibi: the steepest slopes reach 2^-alibi_bias_max
   int sliding_window = 0;       // > 0: position n sees only the positions above n - sliding_window
   bool qk_norm = false;         // RMS norms of each query and key head before RoPE
+  bool embedding_norm = false;  // a norm between the embedding and the first layer
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-5f;
   ActivationKind activation = ActivationKind::kSiluGated;

@@ -181,6 +181,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
   Loader loader(checkpoint, ops);
   ModelWeights model;
   ASSIGN_OR_RETURN(model.token_embedding, loader.Require("token_embedding"));
+  if (config.embedding_norm) {
+    ASSIGN_OR_RETURN(model.embedding_norm, loader.Norm("embedding_norm"));
+  }
   ModelFacts facts{.config = config,
                    .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
   switch (config.position) {

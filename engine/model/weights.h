@@ -38,6 +38,7 @@ struct LayerWeights {
 struct ModelWeights {
   TensorView token_embedding;     // in the mapped file
   TensorView position_embedding;  // learned positions; no data otherwise
+  NormWeights embedding_norm;     // empty where there is none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights lm_head;
