@@ -1,7 +1,6 @@
 #include "engine/compressor/bit_allocation.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -16,7 +15,6 @@ namespace latentd {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kMaxWidths = 4;
 
 Codec CodecOf(int bits) {
   switch (bits) {
@@ -52,12 +50,12 @@ class CodeErrors {
 };
 
 // Width w of the list holds the blocks [ends[w - 1], ends[w]); those from ends[last] on are cut.
-using Recipe = std::array<int, kMaxWidths>;
+using Recipe = std::vector<int>;
 
 struct Choice {
   int64_t bytes = 0;  // of the plane in a block
   double cost = 0;
-  Recipe recipe = {};
+  Recipe recipe;
 };
 
 // What the recipes of one plane cost, and which of them are worth it.
@@ -69,7 +67,8 @@ class PlaneChoices {
     for (int begin = 0; begin < dims; begin += widths.block_dims) begins_.push_back(begin);
     begins_.push_back(dims);
     FillTables(errors);
-    Try(0, 0, {}, 0, 0);
+    Recipe recipe(widths.widths.size());
+    Try(0, 0, &recipe, 0, 0);
     KeepFrontier();
   }
 
@@ -135,17 +134,17 @@ class PlaneChoices {
   }
 
   // Every recipe whose widths before `w` are given.
-  void Try(size_t w, int begin, Recipe recipe, int64_t bytes, double cost) {
+  void Try(size_t w, int begin, Recipe* recipe, int64_t bytes, double cost) {
     if (w == widths_.widths.size()) {
       if (begin == 0) return;
       const size_t slot = bytes / kBlockTokens;
       if (slot >= best_.size()) best_.resize(slot + 1, {.cost = kInfinity});
       cost += cut_[begin];
-      if (cost < best_[slot].cost) best_[slot] = {.bytes = bytes, .cost = cost, .recipe = recipe};
+      if (cost < best_[slot].cost) best_[slot] = {.bytes = bytes, .cost = cost, .recipe = *recipe};
       return;
     }
     for (int end = begin; end <= num_blocks(); ++end) {
-      recipe[w] = end;
+      (*recipe)[w] = end;
       const size_t i = Index(w, begin, end);
       Try(w + 1, end, recipe, bytes + bytes_[i], cost + cost_[i]);
     }

@@ -21,7 +21,7 @@ struct PlaneAllocation {
 };
 
 struct BitWidths {
-  std::vector<int> widths;  // from the set 8, 4, 3, 2, descending
+  std::vector<int> widths = {8, 4, 2};  // from the set 8, 4, 3, 2, descending
   int block_dims = 32;  // dims that share a width, a multiple of 16; the last block may be shorter
 };
 

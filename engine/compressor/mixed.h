@@ -17,7 +17,7 @@ namespace latentd {
 struct MixedOptions {
   double ratio = 5.3;                     // uncompressed over stored bytes per token
   std::optional<double> bytes_per_token;  // of the whole cache, all scales counted; instead
-  BitWidths widths = {.widths = {8, 4, 2}, .block_dims = 32};
+  BitWidths widths;
   std::optional<double> k_share;  // of the bytes, that K takes; else what costs least
   int heads_per_group = 0;
   int sinks = 4;
