@@ -25,7 +25,9 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options) {
   flags->Add("device", &options->device, "NAME", "where to compute: cpu");
   flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
              {.min = 0, .max = 1024});
-  flags->AddBytes("cache-bytes", &options->cache_bytes, "memory of the paged cache", {.min = 1});
+  flags->AddBytes("cache-bytes", &options->cache_bytes,
+                  "memory of the cache: pages, and what each sequence keeps beside them",
+                  {.min = 1});
   flags->Add("max-context", &options->max_context, "N",
              "tokens of one sequence; 0: the model's own limit", {.min = 0});
 }
