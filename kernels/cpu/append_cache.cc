@@ -1,6 +1,8 @@
 // Which bytes a step's rows go to: their blocks, their own pages, the sinks of their seats, and the
-// inverse norms of their keys. Rows are written by different threads; what a sequence has once
-// (the move of its page, its sinks) is written before them.
+// inverse norms of their keys. Rows are written by different threads; what a sequence has once (the
+// move of its page, its sinks) is written before them. Finding scales bounds it (encode_row.cc): a
+// row of 128 + 160 latent dims takes 0.85 us on a thread of Sapphire Rapids, 0.95 us with its own
+// page, a full row of 384 fp16 values 0.16 us; norms are extra (key_norm.cc).
 
 #include <algorithm>
 #include <cstdint>
@@ -49,15 +51,15 @@ class PageWriter {
   void WriteKeyHead(int head, absl::Span<const TokenPlace> places) const {
     const CachePlane& k = format_.layer.k;
     const bool norms = format_.layer.key_norms > 0;
-    float latents[kKeyNormTokens][kMaxRowDims];
+    alignas(64) float latents[kKeyNormTokens * kMaxRowDims];  // [places][k_dims]
     for (size_t i = 0; i < places.size(); ++i) {
       uint8_t* at = places[i].page + head * format_.k_head_bytes;
       WriteHead(k, plan_.k_dims, places[i].k, head, places[i].token, at,
-                norms ? latents[i] : nullptr);
+                norms ? latents + i * plan_.k_dims : nullptr);
     }
     if (!norms) return;
     for (int kv_head = head * plan_.kv_per_k; kv_head < (head + 1) * plan_.kv_per_k; ++kv_head) {
-      WriteNorms(kv_head, latents[0], places);
+      WriteNorms(kv_head, latents, places);
     }
   }
 
@@ -83,7 +85,7 @@ class PageWriter {
                      .head_dim = spec.head_dim,
                      .dims = plan_.k_dims,
                      .epsilon = spec.k_norm_epsilon},
-                    latents, kMaxRowDims, static_cast<int>(places.size()), norms);
+                    latents, plan_.k_dims, static_cast<int>(places.size()), norms);
     const int64_t offset = format_.layer.key_norm_offset(kv_head);
     for (size_t i = 0; i < places.size(); ++i) {
       std::memcpy(places[i].page + offset + 2 * places[i].token, &norms[i], sizeof(norms[i]));
