@@ -57,11 +57,11 @@ absl::Status AttentionHalf::Load(int layer) {
     ASSIGN_OR_RETURN(k_norm_, algebra_.LoadNorm(checkpoint_, prefix + "k_norm"));
     q_norm_.kind = k_norm_.kind = NormKind::kRms;
   }
-  ASSIGN_OR_RETURN(q_, algebra_.Load(checkpoint_, prefix + "q"));
-  ASSIGN_OR_RETURN(k_, algebra_.Load(checkpoint_, prefix + "k"));
-  ASSIGN_OR_RETURN(v_, algebra_.Load(checkpoint_, prefix + "v"));
-  ASSIGN_OR_RETURN(o_, algebra_.Load(checkpoint_, prefix + "o"));
-  k_bias_ = std::exchange(k_.bias, {});
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "q", &q_));
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "k", &k_));
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "v", &v_));
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "o", &o_));
+  k_bias_ = std::exchange(k_.bias, {});  // added after the outputs were seen
   v_bias_ = std::exchange(v_.bias, {});
   return absl::OkStatus();
 }

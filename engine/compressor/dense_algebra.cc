@@ -15,9 +15,9 @@
 namespace latentd {
 namespace {
 
-// Large enough for the library to reach its speed, small enough to keep some cores busy with one
-// window.
-constexpr int64_t kTileRows = 256, kTileCols = 512;
+// Large enough for the library to reach its speed (a quarter of the area costs 10 % of it), small
+// enough to keep some cores busy with one window.
+constexpr int64_t kTileRows = 512, kTileCols = 1024;
 
 int64_t Tiles(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }
 
@@ -63,23 +63,26 @@ void DenseAlgebra::Dequantize(const TensorView& view, std::vector<float>* out) {
   });
 }
 
-absl::StatusOr<DenseLinear> DenseAlgebra::Load(const Checkpoint& checkpoint,
-                                               const std::string& name) {
+absl::Status DenseAlgebra::Load(const Checkpoint& checkpoint, const std::string& name,
+                                DenseLinear* linear) {
   const std::string weight_name = absl::StrCat(name, ".weight");
   const std::optional<TensorView> weight = checkpoint.Find(weight_name);
   if (!weight.has_value()) {
     return absl::NotFoundError(absl::StrCat("the model has no tensor ", weight_name));
   }
-  DenseLinear linear{.out = weight->rows, .in = weight->cols};
-  Dequantize(*weight, &linear.weight);
+  linear->out = weight->rows;
+  linear->in = weight->cols;
+  Dequantize(*weight, &linear->weight);
   const std::optional<TensorView> bias = checkpoint.Find(absl::StrCat(name, ".bias"));
-  if (bias.has_value()) Dequantize(*bias, &linear.bias);
-  return linear;
+  linear->bias.clear();
+  if (bias.has_value()) Dequantize(*bias, &linear->bias);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DenseNorm> DenseAlgebra::LoadNorm(const Checkpoint& checkpoint,
                                                  const std::string& name) {
-  ASSIGN_OR_RETURN(DenseLinear linear, Load(checkpoint, name));
+  DenseLinear linear;
+  RETURN_IF_ERROR(Load(checkpoint, name, &linear));
   return DenseNorm{.kind = checkpoint.config().norm,
                    .epsilon = checkpoint.config().norm_epsilon,
                    .weight = std::move(linear.weight),

@@ -40,9 +40,9 @@ class DenseAlgebra {
   // Fills `out` [view.rows, view.cols] with what the view's numbers stand for.
   void Dequantize(const TensorView& view, std::vector<float>* out);
 
-  // The canonical tensors `name`.weight and, where the model has it, `name`.bias. NOT_FOUND names a
-  // missing weight. A norm is of the model's kind.
-  absl::StatusOr<DenseLinear> Load(const Checkpoint& checkpoint, const std::string& name);
+  // The canonical tensors `name`.weight and, where the model has it, `name`.bias, in the memory
+  // that `linear` has. NOT_FOUND names a missing weight. A norm is of the model's kind.
+  absl::Status Load(const Checkpoint& checkpoint, const std::string& name, DenseLinear* linear);
   absl::StatusOr<DenseNorm> LoadNorm(const Checkpoint& checkpoint, const std::string& name);
 
   // out [rows, linear.out] = x [rows, linear.in] weight^T + bias (+ out).

@@ -4,12 +4,16 @@
 #include <cmath>
 #include <numbers>
 
-namespace latentd {
-namespace {
+// Plain loops, compiled once for each kind of vectors. Nothing is contracted or reordered, so all
+// give the same bits.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/compressor/float_rows.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 
-// Independent partial results, as many as the widest vectors hold: the compiler may not reorder
-// floating-point sums by itself.
-constexpr int kLanes = 16;
+HWY_BEFORE_NAMESPACE();
+namespace latentd {
+namespace HWY_NAMESPACE {
 
 // e^x = 2^k e^r, r in [-ln 2 / 2, ln 2 / 2]: a Taylor polynomial of degree 6.
 inline float Exp(float x) {
@@ -36,6 +40,52 @@ inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 constexpr float kGeluScale = 0.7978845608f, kGeluCube = 0.044715f;
 inline float GeluArgument(float x) { return kGeluScale * (x + kGeluCube * x * x * x); }
 
+void Exponentials(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = Exp(x[i]);
+}
+
+void Activation(ActivationKind kind, const float* gate, const float* up, int64_t n, float* out) {
+  switch (kind) {
+    case ActivationKind::kSiluGated:
+      for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(gate[i]) * up[i];
+      return;
+    case ActivationKind::kGeluTanh:  // (1 + tanh(u)) / 2 = sigmoid(2 u)
+      for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(2.0f * GeluArgument(gate[i]));
+      return;
+  }
+}
+
+void ActivationGradient(ActivationKind kind, const float* dout, int64_t n, float* gate, float* up) {
+  switch (kind) {
+    case ActivationKind::kSiluGated:
+      for (int64_t i = 0; i < n; ++i) {
+        const float g = gate[i], s = Sigmoid(g);
+        gate[i] = dout[i] * up[i] * s * (1.0f + g * (1.0f - s));
+        up[i] = dout[i] * g * s;
+      }
+      return;
+    case ActivationKind::kGeluTanh:
+      for (int64_t i = 0; i < n; ++i) {
+        const float g = gate[i], s = Sigmoid(2.0f * GeluArgument(g));
+        const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * g * g);
+        gate[i] = dout[i] * (s + g * s * (1.0f - s) * slope);
+      }
+      return;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace latentd
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace latentd {
+namespace {
+
+// Independent partial results, as many as the widest vectors hold: the compiler may not reorder
+// floating-point sums by itself.
+constexpr int kLanes = 16;
+
 // The row's mean (0 for kRms) and 1 / sqrt(mean square + epsilon) of the rest.
 struct RowFacts {
   float mean, inverse;
@@ -54,8 +104,18 @@ RowFacts FactsOf(const RowNorm& norm, const float* x) {
 
 }  // namespace
 
-void ExpInPlace(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = Exp(x[i]);
+HWY_EXPORT(Exponentials);
+HWY_EXPORT(Activation);
+HWY_EXPORT(ActivationGradient);
+
+void ExpInPlace(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Exponentials)(x, n); }
+
+void Activate(ActivationKind kind, const float* gate, const float* up, int64_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(Activation)(kind, gate, up, n, out);
+}
+
+void ActivateBackward(ActivationKind kind, const float* dout, int64_t n, float* gate, float* up) {
+  HWY_DYNAMIC_DISPATCH(ActivationGradient)(kind, dout, n, gate, up);
 }
 
 float Largest(const float* x, int64_t n) {
@@ -126,36 +186,6 @@ void NormRowsBackward(const RowNorm& norm, const float* in, const float* dout, i
   }
 }
 
-void Activate(ActivationKind kind, const float* gate, const float* up, int64_t n, float* out) {
-  switch (kind) {
-    case ActivationKind::kSiluGated:
-      for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(gate[i]) * up[i];
-      return;
-    case ActivationKind::kGeluTanh:  // (1 + tanh(u)) / 2 = sigmoid(2 u)
-      for (int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(2.0f * GeluArgument(gate[i]));
-      return;
-  }
-}
-
-void ActivateBackward(ActivationKind kind, const float* dout, int64_t n, float* gate, float* up) {
-  switch (kind) {
-    case ActivationKind::kSiluGated:
-      for (int64_t i = 0; i < n; ++i) {
-        const float g = gate[i], s = Sigmoid(g);
-        gate[i] = dout[i] * up[i] * s * (1.0f + g * (1.0f - s));
-        up[i] = dout[i] * g * s;
-      }
-      return;
-    case ActivationKind::kGeluTanh:
-      for (int64_t i = 0; i < n; ++i) {
-        const float g = gate[i], s = Sigmoid(2.0f * GeluArgument(g));
-        const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * g * g);
-        gate[i] = dout[i] * (s + g * s * (1.0f - s) * slope);
-      }
-      return;
-  }
-}
-
 void RotateRows(const RopeTable& table, int64_t first, int64_t rows, int heads, int head_dim,
                 bool inverse, float* x) {
   const int pairs = table.pairs;
@@ -176,3 +206,4 @@ void RotateRows(const RopeTable& table, int64_t first, int64_t rows, int heads, 
 }
 
 }  // namespace latentd
+#endif  // HWY_ONCE

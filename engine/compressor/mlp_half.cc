@@ -12,10 +12,10 @@ absl::Status MlpHalf::Load(int layer) {
   const std::string prefix = absl::StrCat("layers.", layer, ".");
   ASSIGN_OR_RETURN(norm_, algebra_.LoadNorm(checkpoint_, prefix + "mlp_norm"));
   if (gated()) {
-    ASSIGN_OR_RETURN(gate_, algebra_.Load(checkpoint_, prefix + "gate"));
+    RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "gate", &gate_));
   }
-  ASSIGN_OR_RETURN(up_, algebra_.Load(checkpoint_, prefix + "up"));
-  ASSIGN_OR_RETURN(down_, algebra_.Load(checkpoint_, prefix + "down"));
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "up", &up_));
+  RETURN_IF_ERROR(algebra_.Load(checkpoint_, prefix + "down", &down_));
   return absl::OkStatus();
 }
 
