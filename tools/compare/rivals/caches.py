@@ -1,9 +1,11 @@
-"""The rivals' caches, simulated. Each has a name, a family (its series in the plot), view() for the decoder, and its bytes.
+"""The rivals' caches, simulated.
 
-view(layer, k, v)   k before RoPE and v, [tokens, kv_heads * head_dim], biases included -> decoder.View
-bytes_at(length)    what the whole model's cache holds while the last of `length` tokens attends: codes, scales, zero points,
-                    outliers, exact first tokens and 16-bit residual windows; constants of the model are not counted
-begin_window()      forgets what was counted in the window before
+Each has a name, a family (its series in the plot), and:
+view(layer, k, v)  k before RoPE and v, [tokens, kv_heads * head_dim], biases included -> View
+bytes_at(length)   what the whole model's cache holds while the last of `length` tokens attends:
+                   codes, scales, zero points, outliers, exact first tokens and 16-bit residual
+                   windows; constants of the model are not counted
+begin_window()     forgets what was counted in the window before
 """
 
 import torch
@@ -17,7 +19,9 @@ class Cache:
     def __init__(self, model, name, family):
         self.model, self.name, self.family = model, name, family
         self.dims = model.kv_heads * model.head_dim
-        self.bias = {plane: [model.bias(layer, plane) for layer in range(model.layers)] for plane in PLANES}
+        self.bias = {
+            plane: [model.bias(layer, plane) for layer in range(model.layers)] for plane in PLANES
+        }
         self.full_bytes = 4 * self.dims * model.layers  # of K and V of one token at 16 bits
 
     def begin_window(self):
@@ -45,22 +49,37 @@ class Cache:
         return (y.view(len(y), -1, order) @ matrix).view(y.shape), matrix
 
 
+class Uncompressed(Cache):
+    def __init__(self, model):
+        super().__init__(model, "uncompressed, 16 bits", "uncompressed")
+
+    def decoded(self, layer, plane, y):
+        return y
+
+    def bytes_per_token(self):
+        return self.full_bytes
+
+
 def _exact_first(decoded, y, count):
     return torch.cat([y[:count].half().float(), decoded[count:]]) if count else decoded
 
 
 class Rotated(Cache):
-    """Per token: Hadamard, symmetric codes, one fp16 scale. Over all KV heads at once, or with `per_head` one code a head."""
+    """Per token: Hadamard, symmetric codes, one fp16 scale. Over all KV heads at once, or with
+    `per_head` one code a head."""
 
     def __init__(self, model, bits, bias_out=True, calibration=None, sinks=0, per_head=False):
         words = ["per head"] * per_head + ["bias in"] * (model.has_bias and not bias_out)
         words += ["mean out"] * (calibration is not None) + [f"{sinks} exact sinks"] * (sinks > 0)
-        super().__init__(model, ", ".join([f"int{bits}"] + words), ", ".join(["rotated int"] + words))
+        super().__init__(
+            model, ", ".join([f"int{bits}"] + words), ", ".join(["rotated int"] + words)
+        )
         self.bits, self.sinks = bits, sinks
         self.order = model.head_dim if per_head else self.dims
         self.offset = {
             plane: [
-                self.bias[plane][layer] * bias_out + (calibration.mean[plane][layer] if calibration else 0)
+                self.bias[plane][layer] * bias_out
+                + (calibration.mean[plane][layer] if calibration else 0)
                 for layer in range(model.layers)
             ]
             for plane in PLANES
@@ -80,23 +99,32 @@ class Rotated(Cache):
 
 
 class Palu(Cache):
-    """arXiv 2407.21118: low-rank latents of all KV heads together, truncation-aware, Hadamard, min-max codes per token. The bias stays
-    out of the latent. Dims are multiples of 16."""
+    """arXiv 2407.21118: low-rank latents of all KV heads together, truncation-aware, Hadamard,
+    min-max codes per token. The bias stays out of the latent. Dims are multiples of 16."""
 
     def __init__(self, model, calibration, keep, bits, allocation):
-        super().__init__(model, f"Palu {keep:.0%}, {bits} bits, {allocation}", f"Palu, {allocation}")
+        super().__init__(
+            model, f"Palu {keep:.0%}, {bits} bits, {allocation}", f"Palu, {allocation}"
+        )
         self.bits = bits
-        weights = {plane: [1.0] * model.layers if allocation == "uniform" else calibration.fisher[plane] for plane in PLANES}
+        weights = {
+            plane: [1.0] * model.layers if allocation == "uniform" else calibration.fisher[plane]
+            for plane in PLANES
+        }
         ranks = allocate_ranks(weights["k"] + weights["v"], self.dims, keep)
         self.ranks = {"k": ranks[: model.layers], "v": ranks[model.layers :]}
         self.down, self.up = {}, {}
         for plane in PLANES:
-            factors = [self._factors(calibration.moment[plane][layer], self.ranks[plane][layer]) for layer in range(model.layers)]
+            factors = [
+                self._factors(calibration.moment[plane][layer], self.ranks[plane][layer])
+                for layer in range(model.layers)
+            ]
             self.down[plane], self.up[plane] = zip(*factors)
 
     @staticmethod
     def _factors(moment, rank):
-        """With W C_x W^T = U S^2 U^T: latent = S^-1/2 U^T y, whose square-root split is that of the whitened W's singular values."""
+        """With W C_x W^T = U S^2 U^T: latent = S^-1/2 U^T y, whose square-root split is that of the
+        whitened W's singular values."""
         squares, vectors = torch.linalg.eigh(moment)
         root = squares.flip(0)[:rank].clamp(min=1e-12) ** 0.25
         vectors = vectors.flip(1)[:, :rank]
@@ -112,12 +140,16 @@ class Palu(Cache):
 
     def bytes_per_token(self):
         metadata = 4 if self.bits < 16 else 0
-        return sum(rank * self.bits / 8 + metadata for plane in PLANES for rank in self.ranks[plane])
+        return sum(
+            rank * self.bits / 8 + metadata for plane in PLANES for rank in self.ranks[plane]
+        )
 
 
 def allocate_ranks(importance, dims, keep, multiple=16):
-    """Ranks in proportion to `importance`, at most `dims` each; what is cut off goes to the others in proportion; multiples of
-    `multiple` whose sum is keep * dims * len(importance) but for half a multiple each when all are alike."""
+    """Ranks in proportion to `importance`, at most `dims` each; what is cut off goes to the others
+    in proportion; multiples of `multiple` whose sum is keep * dims * len(importance) but for half a
+    multiple each when all are alike.
+    """
     if len(set(importance)) == 1:
         return [int(keep * dims / multiple + 0.5) * multiple] * len(importance)
     budget = keep * dims * len(importance)
@@ -144,8 +176,10 @@ def allocate_ranks(importance, dims, keep, multiple=16):
 
 
 class Kivi(Cache):
-    """arXiv 2402.02750 and its code: min-max codes of K after RoPE per channel in groups of 32 tokens, of V per token in groups of 32
-    dims; step and minimum fp16. K keeps the newest tokens in 16 bits until `residual` of them are there, V the newest `residual`."""
+    """arXiv 2402.02750 and its code: min-max codes of K after RoPE per channel in groups of 32
+    tokens, of V per token in groups of 32 dims; step and minimum fp16. K keeps the newest tokens in
+    16 bits until `residual` of them are there, V the newest `residual`.
+    """
 
     GROUP = 32
 
@@ -157,12 +191,18 @@ class Kivi(Cache):
         k, v = self.model.rope(self.model.split_heads(k)), self.model.split_heads(v)
         heads, tokens, dims = k.shape
         whole = tokens // self.GROUP * self.GROUP
-        groups = min_max(k[:, :whole].reshape(heads, -1, self.GROUP, dims), self.bits, dim=2).view(heads, whole, dims)
+        groups = min_max(k[:, :whole].reshape(heads, -1, self.GROUP, dims), self.bits, dim=2).view(
+            heads, whole, dims
+        )
         v_codes = min_max(v.reshape(heads, tokens, -1, self.GROUP), self.bits).view(v.shape)
         position = torch.arange(tokens, device=k.device)
         return View(
-            torch.cat([groups, k[:, whole:]], 1), v_codes, k.half().float(), v.half().float(),
-            position // self.residual * self.residual, position - self.residual,
+            torch.cat([groups, k[:, whole:]], 1),
+            v_codes,
+            k.half().float(),
+            v.half().float(),
+            position // self.residual * self.residual,
+            position - self.residual,
         )
 
     def bytes_per_token(self):
@@ -176,24 +216,38 @@ class Kivi(Cache):
 
 
 class KvQuant(Cache):
-    """After arXiv 2401.18079 and its code: K before RoPE per channel and V per token are brought to [-1, 1] and rounded to levels
-    fitted per layer (k-means, weighted by squared gradients where calibrated with them); the first token stays in 16 bits. With
-    `outliers`, that share is kept apart, 2 bytes of value and 2 of index each and a 4-byte pointer per token and matrix: K beyond the
-    calibrated percentiles of its channel, V beyond those of its token. 2 bits use the paper's Q-Norm."""
+    """After arXiv 2401.18079 and its code: K before RoPE per channel and V per token are brought to
+    [-1, 1] and rounded to levels fitted per layer (k-means, weighted by squared gradients where
+    calibrated with them); the first token stays in 16 bits. With `outliers`, that share is kept
+    apart, 2 bytes of value and 2 of index each and a 4-byte pointer per token and matrix: K beyond
+    the calibrated percentiles of its channel, V beyond those of its token. 2 bits use the paper's
+    Q-Norm.
+    """
 
     def __init__(self, model, calibration, bits, outliers):
-        super().__init__(model, f"KVQuant-like {bits} bits" + (f", {outliers:.0%} outliers" if outliers else ""),
-                         "KVQuant-like" + (", 1% outliers" if outliers else ""))
+        super().__init__(
+            model,
+            f"KVQuant-like {bits} bits" + (f", {outliers:.0%} outliers" if outliers else ""),
+            "KVQuant-like" + (", 1% outliers" if outliers else ""),
+        )
         self.bits, self.outliers, self.tail = bits, outliers, outliers / 2
         self.begin_window()
-        self.limits, self.levels, self.norm = [], {plane: [] for plane in PLANES}, {plane: [] for plane in PLANES}
+        self.limits, self.levels, self.norm = (
+            [],
+            {plane: [] for plane in PLANES},
+            {plane: [] for plane in PLANES},
+        )
         for layer in range(model.layers):
             for plane in PLANES:
                 # The first token is stored exactly, so nothing is learned from it.
                 samples = calibration.samples[plane][layer][:, 1:].flatten(0, 1)
                 weights = calibration.sensitivity[plane][layer]
-                weights = torch.ones_like(samples) if weights is None else weights[:, 1:].flatten(0, 1)
-                limits = self._channel_limits(samples) if plane == "k" else self._token_limits(samples)
+                weights = (
+                    torch.ones_like(samples) if weights is None else weights[:, 1:].flatten(0, 1)
+                )
+                limits = (
+                    self._channel_limits(samples) if plane == "k" else self._token_limits(samples)
+                )
                 centre, reach, kept = self._normalise(samples, *limits)
                 if plane == "k":
                     self.limits.append(limits)
@@ -218,20 +272,29 @@ class KvQuant(Cache):
         """Per token: the least and largest value that is not an outlier."""
         if not self.outliers:
             return y.amin(-1, keepdim=True), y.amax(-1, keepdim=True)
-        edges = torch.quantile(y, torch.tensor([self.tail, 1 - self.tail], device=y.device), dim=-1)[..., None]
+        edges = torch.quantile(
+            y, torch.tensor([self.tail, 1 - self.tail], device=y.device), dim=-1
+        )[..., None]
         inside = torch.where((y > edges[0]) & (y < edges[1]), y, y.median(-1, keepdim=True).values)
         return inside.amin(-1, keepdim=True), inside.amax(-1, keepdim=True)
 
     @staticmethod
     def _normalise(y, low, high):
-        """Centre and reach, as stored, that bring y to [-1, 1], and which values are codes, not outliers."""
-        centre, reach = ((high + low) / 2).half().float(), ((high - low) / 2).half().float().clamp(min=2.0**-14)
+        """Centre and reach, as stored, that bring y to [-1, 1], and which values are codes, not
+        outliers."""
+        centre, reach = ((high + low) / 2).half().float(), ((high - low) / 2).half().float().clamp(
+            min=2.0**-14
+        )
         return centre, reach, (y >= low) & (y <= high)
 
     def decoded(self, layer, plane, y):
-        centre, reach, kept = self._normalise(y, *(self.limits[layer] if plane == "k" else self._token_limits(y)))
+        centre, reach, kept = self._normalise(
+            y, *(self.limits[layer] if plane == "k" else self._token_limits(y))
+        )
         stretch, shift = self.norm[plane][layer]
-        decoded = (nearest_level((y - centre) / reach, self.levels[plane][layer]) * stretch + shift) * reach + centre
+        decoded = (
+            nearest_level((y - centre) / reach, self.levels[plane][layer]) * stretch + shift
+        ) * reach + centre
         if self.outliers:
             self.found += (~kept[1:]).sum().item()
             self.seen += len(y) - 1
@@ -250,12 +313,16 @@ class KvQuant(Cache):
 
 
 class LlamaCpp(Cache):
-    """llama.cpp's q8_0 or q4_0 cache: K after RoPE and V in blocks of 32; rotated (as since 2026) by a Hadamard matrix first, of the
-    largest power of two that divides head_dim for K and of 64 for V."""
+    """llama.cpp's q8_0 or q4_0 cache: K after RoPE and V in blocks of 32; rotated by a Hadamard
+    matrix first (as its sources of llama-cpp-python 0.3.36 do), of the largest power of two that
+    divides head_dim for K and of 64 for V."""
 
     def __init__(self, model, bits, rotated=True):
-        super().__init__(model, f"llama.cpp q{bits}_0" + ("" if rotated else ", not rotated"),
-                         "llama.cpp" + ("" if rotated else ", not rotated"))
+        super().__init__(
+            model,
+            f"llama.cpp q{bits}_0" + ("" if rotated else ", not rotated"),
+            "llama.cpp" + ("" if rotated else ", not rotated"),
+        )
         self.bits, self.rotated = bits, rotated and model.head_dim % 64 == 0
 
     def _coded(self, y, order):

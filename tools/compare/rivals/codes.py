@@ -1,4 +1,5 @@
-"""Codes of rival caches, simulated: each function returns the decoded values, scales rounded as they are stored."""
+"""Codes of rival caches, simulated: each function returns the decoded values, scales rounded as
+they are stored."""
 
 import functools
 import math
@@ -35,8 +36,9 @@ def _is_prime(n):
 
 @functools.cache
 def hadamard(order):
-    """An orthogonal [order, order] Hadamard matrix / sqrt(order), first row and column positive: Sylvester's doublings of a
-    Paley matrix. ValueError where neither construction reaches the order."""
+    """An orthogonal [order, order] Hadamard matrix / sqrt(order), first row and column positive:
+    Sylvester's doublings of a Paley matrix. ValueError where neither construction reaches the
+    order."""
     doublings, core = 0, order
     while core > 2 and _paley(core) is None and core % 2 == 0:
         doublings, core = doublings + 1, core // 2
@@ -59,7 +61,8 @@ def _half(x):
 
 
 def min_max(x, bits, dim=-1):
-    """Asymmetric codes over `dim`: step and minimum in fp16, 2^bits levels from the minimum to the maximum."""
+    """Asymmetric codes over `dim`: step and minimum in fp16, 2^bits levels from the minimum to the
+    maximum."""
     low = _half(x.amin(dim, keepdim=True))
     step = _half((x.amax(dim, keepdim=True) - low) / (2**bits - 1)).clamp(min=2.0**-24)
     return ((x - low) / step).round().clamp(0, 2**bits - 1) * step + low
@@ -70,19 +73,24 @@ _GAUSSIAN_STEP = {2: 0.9957, 3: 0.5860, 4: 0.3352, 8: 0.0308}
 
 
 def symmetric(x, bits):
-    """Mid-rise codes {+-1/2, +-3/2, ...} per row of the last dim: one fp16 scale, two starts (RMS and absmax), two
-    least-squares steps each, the better kept."""
+    """Mid-rise codes {+-1/2, +-3/2, ...} per row of the last dim: one fp16 scale, two starts (RMS
+    and absmax), two least-squares steps each, the better kept."""
     top = (2**bits - 1) / 2
 
     def codes(scale):
         return (torch.floor(x / scale) + 0.5).clamp(-top, top)
 
     best, best_error = None, None
-    for start in (x.square().mean(-1, keepdim=True).sqrt() * _GAUSSIAN_STEP[bits], x.abs().amax(-1, keepdim=True) / top):
+    for start in (
+        x.square().mean(-1, keepdim=True).sqrt() * _GAUSSIAN_STEP[bits],
+        x.abs().amax(-1, keepdim=True) / top,
+    ):
         scale = start.clamp(min=1e-7)
         for _ in range(2):
             c = codes(scale)
-            scale = ((x * c).sum(-1, keepdim=True) / c.square().sum(-1, keepdim=True)).clamp(min=1e-7)
+            scale = ((x * c).sum(-1, keepdim=True) / c.square().sum(-1, keepdim=True)).clamp(
+                min=1e-7
+            )
         scale = _half(scale).clamp(min=2.0**-24)
         decoded = codes(scale) * scale
         error = (decoded - x).square().sum(-1, keepdim=True)
@@ -92,7 +100,8 @@ def symmetric(x, bits):
 
 
 def ggml_block(x, bits):
-    """llama.cpp's q8_0 and q4_0: blocks of 32 of the last dim with one fp16 scale (ggml-quants.c's reference rows)."""
+    """llama.cpp's q8_0 and q4_0: blocks of 32 of the last dim with one fp16 scale (ggml-quants.c's
+    reference rows)."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     if bits == 8:
@@ -113,13 +122,17 @@ def nearest_level(x, levels):
 
 
 def weighted_levels(values, weights, count, bins=4096, steps=200):
-    """`count` levels for values in [-1, 1]: weighted k-means (Lloyd on a histogram of `bins`, started at weighted
-    quantiles), sorted."""
+    """`count` levels for values in [-1, 1]: weighted k-means (Lloyd on a histogram of `bins`,
+    started at weighted quantiles), sorted."""
     index = ((values + 1) / 2 * bins).long().clamp(0, bins - 1)
-    mass = torch.zeros(bins, dtype=torch.float64, device=values.device).index_add_(0, index, weights.double())
+    mass = torch.zeros(bins, dtype=torch.float64, device=values.device).index_add_(
+        0, index, weights.double()
+    )
     first = torch.zeros_like(mass).index_add_(0, index, (weights * values).double())
     mass, first = mass.cpu(), first.cpu()
-    centres = torch.where(mass > 0, first / mass.clamp(min=1e-300), (torch.arange(bins).double() + 0.5) / bins * 2 - 1)
+    centres = torch.where(
+        mass > 0, first / mass.clamp(min=1e-300), (torch.arange(bins).double() + 0.5) / bins * 2 - 1
+    )
     quantiles = (torch.arange(count).double() + 0.5) / count * mass.sum()
     levels = centres[torch.searchsorted(mass.cumsum(0), quantiles).clamp(max=bins - 1)]
     for _ in range(steps):

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 
 class Decoder:
-    """Weights of one model, fp32. `layers`, `heads`, `kv_heads`, `head_dim`, `vocab`; biases are None where absent."""
+    """Weights of one model, fp32. `layers`, `heads`, `kv_heads`, `head_dim`, `vocab`; biases are
+    None where absent."""
 
     def __init__(self, config, weights, device):
         self.layers = config["num_hidden_layers"]
@@ -23,9 +24,12 @@ class Decoder:
         self.vocab = len(self.weights["lm_head.weight"])
 
     def bias(self, layer, which):
-        """The bias of `which` ("k" or "v") of a layer, [kv_heads * head_dim]; zeros where the model has none."""
+        """The bias of `which` ("k" or "v") of a layer, [kv_heads * head_dim]; zeros where the model
+        has none."""
         bias = self.weights.get(f"model.layers.{layer}.self_attn.{which}_proj.bias")
-        return torch.zeros(self.kv_heads * self.head_dim, device=self.device) if bias is None else bias
+        return (
+            torch.zeros(self.kv_heads * self.head_dim, device=self.device) if bias is None else bias
+        )
 
     @property
     def has_bias(self):
@@ -45,9 +49,10 @@ class Decoder:
         return x.view(len(x), -1, self.head_dim).transpose(0, 1)
 
     def hidden(self, tokens, cache=None, record=None):
-        """The normed last hidden states [tokens, hidden] of one window of ids. `cache.view(layer, k, v)` gets k before RoPE and v,
-        [tokens, kv_heads * head_dim], and says what attention sees; without it everything is seen uncoded. `record(layer, k, v)`
-        may return other k and v (leaves of a graph, say)."""
+        """The normed last hidden states [tokens, hidden] of one window of ids. `cache.view(layer,
+        k, v)` gets k before RoPE and v, [tokens, kv_heads * head_dim], and says what attention
+        sees; without it everything is seen uncoded. `record(layer, k, v)` may return other k and v
+        (leaves of a graph, say)."""
         x = F.embedding(tokens.to(self.device), self.weights["model.embed_tokens.weight"])
         for layer in range(self.layers):
             prefix = f"model.layers.{layer}."
@@ -55,12 +60,18 @@ class Decoder:
             q, k, v = (self._linear(h, f"{prefix}self_attn.{name}_proj") for name in "qkv")
             if record:
                 k, v = record(layer, k, v)
-            view = cache.view(layer, k, v) if cache else View(self.rope(self.split_heads(k)), self.split_heads(v))
+            view = (
+                cache.view(layer, k, v)
+                if cache
+                else View(self.rope(self.split_heads(k)), self.split_heads(v))
+            )
             mixed = self._attention(self.rope(self.split_heads(q)), view)
             x = x + self._linear(mixed, prefix + "self_attn.o_proj")
             h = self._norm(x, prefix + "post_attention_layernorm")
             gate = F.silu(self._linear(h, prefix + "mlp.gate_proj"))
-            x = x + self._linear(gate * self._linear(h, prefix + "mlp.up_proj"), prefix + "mlp.down_proj")
+            x = x + self._linear(
+                gate * self._linear(h, prefix + "mlp.up_proj"), prefix + "mlp.down_proj"
+            )
         return self._norm(x, "model.norm")
 
     def log_probs(self, hidden):
@@ -68,13 +79,18 @@ class Decoder:
         return torch.log_softmax(F.linear(hidden, self.weights["lm_head.weight"]), -1)
 
     def _norm(self, x, name):
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.weights[name + ".weight"]
+        return (
+            x
+            * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
+            * self.weights[name + ".weight"]
+        )
 
     def _linear(self, x, name):
         return F.linear(x, self.weights[name + ".weight"], self.weights.get(name + ".bias"))
 
     def _attention(self, q, view):
-        """q [heads, tokens, head_dim] -> [tokens, heads * head_dim]; one KV head at a time to bound memory."""
+        """q [heads, tokens, head_dim] -> [tokens, heads * head_dim]; one KV head at a time to bound
+        memory."""
         tokens = q.shape[1]
         key = torch.arange(tokens, device=q.device)
         future = key[None, :] > key[:, None]
@@ -82,19 +98,26 @@ class Decoder:
         for head, queries in enumerate(q.view(self.kv_heads, -1, tokens, self.head_dim)):
             scores = queries @ view.k[head].T
             if view.k_full is not None:
-                scores = torch.where(key[None, :] < view.k_coded[:, None], scores, queries @ view.k_full[head].T)
-            weights = torch.softmax((scores * self.head_dim**-0.5).masked_fill(future, float("-inf")), -1)
+                scores = torch.where(
+                    key[None, :] < view.k_coded[:, None], scores, queries @ view.k_full[head].T
+                )
+            weights = torch.softmax(
+                (scores * self.head_dim**-0.5).masked_fill(future, float("-inf")), -1
+            )
             if view.v_full is None:
                 mixed.append(weights @ view.v[head])
             else:
                 coded = key[None, :] < view.v_coded[:, None]
-                mixed.append((weights * coded) @ view.v[head] + (weights * ~coded) @ view.v_full[head])
+                mixed.append(
+                    (weights * coded) @ view.v[head] + (weights * ~coded) @ view.v_full[head]
+                )
         return torch.cat(mixed).transpose(0, 1).reshape(tokens, -1)
 
 
 class View:
-    """What attention sees: k (after RoPE) and v, [kv_heads, tokens, head_dim], as decoded. With k_full, the query at position n
-    sees keys at positions < k_coded[n] from k and the others from k_full; v alike."""
+    """What attention sees: k (after RoPE) and v, [kv_heads, tokens, head_dim], as decoded. With
+    k_full, the query at position n sees keys at positions < k_coded[n] from k and the others from
+    k_full; v alike."""
 
     def __init__(self, k, v, k_full=None, v_full=None, k_coded=None, v_coded=None):
         self.k, self.v = k, v
@@ -103,7 +126,8 @@ class View:
 
 
 def load(path, device="cpu"):
-    """The model in a Hugging Face folder or a GGUF file. ValueError for another family or scaled RoPE."""
+    """The model in a Hugging Face folder or a GGUF file. ValueError for another family or scaled
+    RoPE."""
     path = pathlib.Path(path)
     config, weights = _load_gguf(path) if path.suffix == ".gguf" else _load_folder(path)
     return Decoder(config, weights, device)
@@ -126,8 +150,14 @@ def _load_folder(path):
 
 
 _GGUF_LAYER = {
-    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
 _GGUF_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -145,9 +175,12 @@ def _load_gguf(path):
         return reader.fields[f"{family}.{name}"].contents()
 
     config = {
-        "num_hidden_layers": fact("block_count"), "num_attention_heads": fact("attention.head_count"),
-        "num_key_value_heads": fact("attention.head_count_kv"), "hidden_size": fact("embedding_length"),
-        "rms_norm_eps": fact("attention.layer_norm_rms_epsilon"), "rope_theta": fact("rope.freq_base"),
+        "num_hidden_layers": fact("block_count"),
+        "num_attention_heads": fact("attention.head_count"),
+        "num_key_value_heads": fact("attention.head_count_kv"),
+        "hidden_size": fact("embedding_length"),
+        "rms_norm_eps": fact("attention.layer_norm_rms_epsilon"),
+        "rope_theta": fact("rope.freq_base"),
     }
     weights = {}
     for tensor in reader.tensors:
@@ -160,8 +193,12 @@ def _load_gguf(path):
             raise ValueError(f"{path}: tensor {tensor.name}, not known for a {family} model")
         values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy()).float()
         if family == "llama" and parts[-2] in ("attn_q", "attn_k"):
-            heads = config["num_attention_heads" if parts[-2] == "attn_q" else "num_key_value_heads"]
+            heads = config[
+                "num_attention_heads" if parts[-2] == "attn_q" else "num_key_value_heads"
+            ]
             # GGUF keeps a head's rows in pairs (i, i + half) for llama; here they are half-split.
-            values = values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
+            values = (
+                values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
+            )
         weights[name] = values
     return config, weights

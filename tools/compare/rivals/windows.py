@@ -26,7 +26,9 @@ class Text:
 
     def ids(self, path):
         """The ids of a text file [tokens]."""
-        return torch.tensor(self._encode(pathlib.Path(path).read_bytes().decode("utf-8", "replace")))
+        return torch.tensor(
+            self._encode(pathlib.Path(path).read_bytes().decode("utf-8", "replace"))
+        )
 
     def text(self, ids):
         return self._decode([int(i) for i in ids])
@@ -34,12 +36,16 @@ class Text:
 
 def tokenize(model, path):
     """The ids of a text file [tokens] by the model's tokenizer. A .npy file holds ids already."""
-    return torch.from_numpy(np.load(path)).long() if str(path).endswith(".npy") else Text(model).ids(path)
+    return (
+        torch.from_numpy(np.load(path)).long()
+        if str(path).endswith(".npy")
+        else Text(model).ids(path)
+    )
 
 
 def starts(length, window, count):
-    """Where `count` windows of a text of `length` tokens start: (length - window) * i / (count - 1), rounded down. ValueError when too
-    short."""
+    """Where `count` windows of a text of `length` tokens start: (length - window) * i / (count -
+    1), rounded down. ValueError when too short."""
     if length < window:
         raise ValueError(f"a window of {window} tokens does not fit a text of {length}")
     return [(length - window) * i // (count - 1) if count > 1 else 0 for i in range(count)]

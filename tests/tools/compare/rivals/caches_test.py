@@ -11,7 +11,9 @@ class CachesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.model = tiny_model()
-        cls.calibration = calibrate(cls.model, [random_ids(96, seed) for seed in range(4)], gradients=True)
+        cls.calibration = calibrate(
+            cls.model, [random_ids(96, seed) for seed in range(4)], gradients=True
+        )
         cls.ids = random_ids(150, 99)
         with torch.no_grad():
             cls.full = cls.model.hidden(cls.ids)
@@ -19,10 +21,18 @@ class CachesTest(unittest.TestCase):
     def caches(self):
         model, calibration = self.model, self.calibration
         return [
-            Rotated(model, 4), Rotated(model, 2, bias_out=False), Rotated(model, 3, calibration=calibration, sinks=4),
-            Rotated(model, 4, sinks=4, per_head=True), Palu(model, calibration, 0.5, 4, "uniform"),
-            Palu(model, calibration, 0.7, 4, "fisher-rms"), Kivi(model, 2, 32), Kivi(model, 4, 64), KvQuant(model, calibration, 3, 0.01),
-            KvQuant(model, calibration, 2, 0), LlamaCpp(model, 8), LlamaCpp(model, 4, rotated=False),
+            Rotated(model, 4),
+            Rotated(model, 2, bias_out=False),
+            Rotated(model, 3, calibration=calibration, sinks=4),
+            Rotated(model, 4, sinks=4, per_head=True),
+            Palu(model, calibration, 0.5, 4, "uniform"),
+            Palu(model, calibration, 0.7, 4, "fisher-rms"),
+            Kivi(model, 2, 32),
+            Kivi(model, 4, 64),
+            KvQuant(model, calibration, 3, 0.01),
+            KvQuant(model, calibration, 2, 0),
+            LlamaCpp(model, 8),
+            LlamaCpp(model, 4, rotated=False),
         ]
 
     def error(self, cache):
@@ -46,23 +56,37 @@ class CachesTest(unittest.TestCase):
     def test_more_bits_and_more_ranks_err_less(self):
         model, calibration = self.model, self.calibration
         for worse, better in (
-            (Rotated(model, 3), Rotated(model, 4)), (Kivi(model, 2, 32), Kivi(model, 4, 32)), (Kivi(model, 2, 32), Kivi(model, 2, 128)),
-            (LlamaCpp(model, 4), LlamaCpp(model, 8)), (KvQuant(model, calibration, 2, 0), KvQuant(model, calibration, 4, 0)),
+            (Rotated(model, 3), Rotated(model, 4)),
+            (Kivi(model, 2, 32), Kivi(model, 4, 32)),
+            (Kivi(model, 2, 32), Kivi(model, 2, 128)),
+            (LlamaCpp(model, 4), LlamaCpp(model, 8)),
+            (KvQuant(model, calibration, 2, 0), KvQuant(model, calibration, 4, 0)),
             (KvQuant(model, calibration, 2, 0), KvQuant(model, calibration, 2, 0.05)),
-            (Palu(model, calibration, 0.25, 8, "uniform"), Palu(model, calibration, 0.375, 8, "uniform")),
+            (
+                Palu(model, calibration, 0.25, 8, "uniform"),
+                Palu(model, calibration, 0.375, 8, "uniform"),
+            ),
         ):
             with self.subTest(f"{worse.name} / {better.name}"):
                 self.assertLess(self.error(better), self.error(worse))
 
     def test_palu_at_full_rank_and_16_bits_is_exact(self):
         with torch.no_grad():
-            ours = self.model.hidden(self.ids, Palu(self.model, self.calibration, 1.0, 16, "uniform"))
+            ours = self.model.hidden(
+                self.ids, Palu(self.model, self.calibration, 1.0, 16, "uniform")
+            )
         torch.testing.assert_close(ours, self.full, atol=2e-3, rtol=1e-3)
 
     def test_palu_drops_the_least_of_the_calibrated_energy(self):
         cache = Palu(self.model, self.calibration, 0.25, 16, "uniform")
         y = (self.calibration.samples["k"][0] - self.model.bias(0, "k")).flatten(0, 1)
-        lost = (cache.decoded(0, "k", y + self.model.bias(0, "k")) - self.model.bias(0, "k") - y).double().square().sum(1).mean()
+        lost = (
+            (cache.decoded(0, "k", y + self.model.bias(0, "k")) - self.model.bias(0, "k") - y)
+            .double()
+            .square()
+            .sum(1)
+            .mean()
+        )
         least = torch.linalg.eigvalsh(self.calibration.moment["k"][0])[:-32].sum()
         self.assertAlmostEqual((lost / least).item(), 1, places=3)
 
@@ -79,8 +103,12 @@ class CachesTest(unittest.TestCase):
     def test_bytes_of_a_token(self):
         model, calibration = self.model, self.calibration
         self.assertEqual(Rotated(model, 4).bytes_per_token(), 2 * 2 * (64 + 2))
-        self.assertEqual(Rotated(model, 4, sinks=4).bytes_at(100), 100 * 2 * 2 * (64 + 2) + 4 * 4 * 2 * 128)
-        self.assertEqual(Palu(model, calibration, 0.5, 4, "uniform").bytes_per_token(), 2 * 2 * (32 + 4))
+        self.assertEqual(
+            Rotated(model, 4, sinks=4).bytes_at(100), 100 * 2 * 2 * (64 + 2) + 4 * 4 * 2 * 128
+        )
+        self.assertEqual(
+            Palu(model, calibration, 0.5, 4, "uniform").bytes_per_token(), 2 * 2 * (32 + 4)
+        )
         self.assertEqual(LlamaCpp(model, 4).bytes_per_token(), 2 * 2 * 128 / 32 * 18)
         self.assertEqual(KvQuant(model, calibration, 3, 0).bytes_per_token(), 2 * (2 * 48 + 4))
 

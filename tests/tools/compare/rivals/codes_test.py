@@ -25,9 +25,14 @@ class CodesTest(unittest.TestCase):
                 hadamard(order)
 
     def test_ggml_blocks_are_those_of_the_gguf_package(self):
-        for bits, kind in ((8, gguf.GGMLQuantizationType.Q8_0), (4, gguf.GGMLQuantizationType.Q4_0)):
+        for bits, kind in (
+            (8, gguf.GGMLQuantizationType.Q8_0),
+            (4, gguf.GGMLQuantizationType.Q4_0),
+        ):
             theirs = gguf.dequantize(gguf.quantize(self.x.numpy(), kind), kind)
-            torch.testing.assert_close(ggml_block(self.x, bits), torch.from_numpy(theirs), atol=0, rtol=0)
+            torch.testing.assert_close(
+                ggml_block(self.x, bits), torch.from_numpy(theirs), atol=0, rtol=0
+            )
 
     def test_ggml_block_of_zeros_is_zero(self):
         self.assertEqual(ggml_block(torch.zeros(1, 32), 4).abs().max(), 0)

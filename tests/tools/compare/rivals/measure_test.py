@@ -10,7 +10,7 @@ import torch
 
 from tiny_model import random_ids, tiny_model
 from llama_caches import base_tokens, figures
-from measure import compare, read_lines, rivals
+from measure import compare, open_lines, read_lines, rivals
 from plot import draw
 from summary import rows, table
 from windows import evenly_spaced, starts
@@ -52,13 +52,29 @@ class CompareTest(unittest.TestCase):
         self.assertAlmostEqual(result["second_half"]["kl"] / each[150:].sum().item(), 1, places=5)
 
     def test_every_rival_has_an_id_of_its_own_and_a_known_need(self):
-        self.assertEqual({needs for needs, _ in rivals(self.model).values()}, {"", "moments", "gradients"})
+        self.assertEqual(
+            {needs for needs, _ in rivals(self.model).values()}, {"", "moments", "gradients"}
+        )
 
 
 def window_line(number, kl, rival="int4"):
-    return {"model": "m", "rival": rival, "cache": rival, "family": "f", "windows": 2, "number": number, "window": 101, "bytes_per_token": 100.0,
-            "bytes_at_window": 101 * 100 + 50, "full_bytes_per_token": 400, "tokens": 100, "nll": 200.0, "kl": kl, "top1": 90,
-            "kl_largest": [kl, kl / 2, kl / 4]}
+    return {
+        "model": "m",
+        "rival": rival,
+        "cache": rival,
+        "family": "f",
+        "windows": 2,
+        "number": number,
+        "window": 101,
+        "bytes_per_token": 100.0,
+        "bytes_at_window": 101 * 100 + 50,
+        "full_bytes_per_token": 400,
+        "tokens": 100,
+        "nll": 200.0,
+        "kl": kl,
+        "top1": 90,
+        "kl_largest": [kl, kl / 2, kl / 4],
+    }
 
 
 class SummaryTest(unittest.TestCase):
@@ -77,14 +93,20 @@ class SummaryTest(unittest.TestCase):
                 rows([window_line(number, 1.0) for number in numbers])
 
     def test_the_table_is_in_order_of_bytes(self):
-        small, large = rows([window_line(0, 1, "a"), window_line(1, 1, "a")] + [
-            {**window_line(n, 1, "b"), "bytes_at_window": 30000} for n in (0, 1)])
+        small, large = rows(
+            [window_line(0, 1, "a"), window_line(1, 1, "a")]
+            + [{**window_line(n, 1, "b"), "bytes_at_window": 30000} for n in (0, 1)]
+        )
         self.assertIn("| b |", table([small, large])[2])
 
     def test_the_plot_has_a_marker_for_each_row_with_a_divergence(self):
-        measured = rows([window_line(n, 1, rival) for rival in "ab" for n in (0, 1)]) + rows([window_line(n, 0, "zero") for n in (0, 1)])
+        measured = rows([window_line(n, 1, rival) for rival in "ab" for n in (0, 1)]) + rows(
+            [window_line(n, 0, "zero") for n in (0, 1)]
+        )
         own = {key: value for key, value in measured[0].items() if key not in ("rival", "family")}
-        titles = xml.dom.minidom.parseString(draw(measured + [own], "a < b")).getElementsByTagName("title")
+        titles = xml.dom.minidom.parseString(draw(measured + [own], "a < b")).getElementsByTagName(
+            "title"
+        )
         shown = [title.firstChild.data for title in titles if "KL" in title.firstChild.data]
         self.assertEqual(len(shown), 3)
 
@@ -93,13 +115,18 @@ class SummaryTest(unittest.TestCase):
             path = pathlib.Path(folder, "lines")
             path.write_text(json.dumps(window_line(0, 1)) + '\n{"rival": "in')
             self.assertEqual(len(read_lines(path)), 1)
+            with open_lines(path) as file:
+                file.write(json.dumps(window_line(1, 1)) + "\n")
+            self.assertEqual([line["number"] for line in read_lines(path)], [0, 1])
 
 
 class LlamaCachesTest(unittest.TestCase):
     def test_reads_the_ids_of_a_base_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "base")
-            path.write_bytes(b"_logits_" + np.array([4, 50, 1, 7, 8, 9, 10], "<i4").tobytes() + b"rest")
+            path.write_bytes(
+                b"_logits_" + np.array([4, 50, 1, 7, 8, 9, 10], "<i4").tobytes() + b"rest"
+            )
             self.assertEqual(base_tokens(path).tolist(), [7, 8, 9, 10])
             path.write_bytes(b"GGUF" + bytes(30))
             with self.assertRaisesRegex(ValueError, "GGUF"):
@@ -110,7 +137,9 @@ class LlamaCachesTest(unittest.TestCase):
 Mean    KLD:   0.031000 ±   0.001000
 99.0%   KLD:   0.250000
 Same top p: 91.500 ± 0.300 %"""
-        self.assertEqual(figures(text), {"perplexity": 12.5, "kl_mean": 0.031, "kl_p99": 0.25, "top1": 0.915})
+        self.assertEqual(
+            figures(text), {"perplexity": 12.5, "kl_mean": 0.031, "kl_p99": 0.25, "top1": 0.915}
+        )
 
 
 if __name__ == "__main__":
