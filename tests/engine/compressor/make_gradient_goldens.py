@@ -14,10 +14,8 @@ P (k, v), over the outputs y of its projection before bias, QK-norm and RoPE:
                                   G the gradient by the weight of the same loss with the text's own next tokens
 """
 
-import json
 import pathlib
 
-import numpy
 import safetensors.torch
 import torch
 import transformers
@@ -47,14 +45,15 @@ class Projections:
     """The K and V projections of every layer of a model: their outputs in the latest pass, and their gradients."""
 
     def __init__(self, model):
-        config = model.config
-        self.gpt2 = config.model_type == "gpt2"
-        self.kv_dim = config.n_embd if self.gpt2 else config.num_key_value_heads * model.model.layers[0].self_attn.head_dim
-        self.layers = config.num_hidden_layers
+        self.family = model.config.model_type
+        self.heads = model.config.num_attention_heads
+        self.layers = model.config.num_hidden_layers
         self.outputs = {}
         for layer in range(self.layers):
-            if self.gpt2:
+            if self.family == "gpt2":
                 self.watch(model.transformer.h[layer].attn.c_attn, (layer, "qkv"))
+            elif self.family == "bloom":
+                self.watch(model.transformer.h[layer].self_attention.query_key_value, (layer, "qkv"))
             else:
                 attention = model.model.layers[layer].self_attn
                 self.watch(attention.k_proj, (layer, "k"))
@@ -68,13 +67,16 @@ class Projections:
 
     def read(self, layer, plane):
         """x [T, hidden], y and g [T, kv_dim] of the latest window."""
-        module, x, output = self.outputs[layer, "qkv" if self.gpt2 else plane]
+        fused = (layer, "qkv") in self.outputs
+        module, x, output = self.outputs[layer, "qkv" if fused else plane]
         y, g = output.detach()[0], output.grad[0]
         if module.bias is not None:
             y = y - module.bias.detach()
-        if self.gpt2:
-            part = slice(self.kv_dim, 2 * self.kv_dim) if plane == "k" else slice(2 * self.kv_dim, None)
-            y, g = y[:, part], g[:, part]
+        part = "qkv".index(plane)
+        if self.family == "gpt2":  # q | k | v
+            y, g = (values.reshape(len(x), 3, -1)[:, part] for values in (y, g))
+        if self.family == "bloom":  # q | k | v of each head
+            y, g = (values.reshape(len(x), self.heads, 3, -1)[:, :, part].reshape(len(x), -1) for values in (y, g))
         return x, y, g
 
 
@@ -91,15 +93,8 @@ def run(model, projections, windows, text):
     return found
 
 
-def load(folder):
-    if (folder / "model.gguf").exists():
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float64,
-                                                                 attn_implementation="eager")
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-
-
 def make(folder):
-    model = load(folder).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
     projections = Projections(model)
     generator = torch.Generator().manual_seed(1)
     windows = torch.randint(4, model.config.vocab_size, (WINDOWS, TOKENS), generator=generator)
@@ -121,6 +116,5 @@ def make(folder):
     print(folder.name, (folder / "gradient.safetensors").stat().st_size // 1024, "KiB")
 
 
-for folder in sorted(GOLDEN.iterdir()):
-    if folder.name in ("llama", "llama-rope3", "qwen2", "gpt2", "qwen3", "mistral", "mpt", "bloom"):
-        make(folder)
+for family in ("llama", "llama-rope3", "mistral", "qwen2", "qwen3", "gpt2", "bloom"):
+    make(GOLDEN / family)

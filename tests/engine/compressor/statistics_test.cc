@@ -103,7 +103,8 @@ TEST_P(StatisticsGoldenTest, MomentsAndGradientsAreThoseOfAutograd) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StatisticsGoldenTest,
-                         ::testing::Values("llama", "llama-rope3", "qwen2", "gpt2"),
+                         ::testing::Values("llama", "llama-rope3", "qwen2", "gpt2", "mistral",
+                                           "qwen3", "bloom"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
