@@ -9,15 +9,15 @@
 #include "engine/evaluation/cache_figures.h"
 #include "engine/evaluation/divergence.h"
 #include "engine/evaluation/eval_commands.h"
+#include "engine/evaluation/exact_products.h"
 #include "engine/evaluation/reference.h"
 #include "engine/evaluation/test_text.h"
-#include "engine/open_model.h"
 
 namespace latentd {
 namespace {
 
 struct Options {
-  ModelOptions model;
+  EvaluationModel model;
   std::string reference = "full";
   TestTextOptions text;
   bool json = false;
@@ -50,7 +50,7 @@ void Print(const Options& options, const EngineInfo& info, size_t windows,
 }
 
 absl::Status Divergence(const Options& options) {
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model, 1));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, 1));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(opened.checkpoint->tokenizer()));
   ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, *tokenizer));
@@ -58,7 +58,8 @@ absl::Status Divergence(const Options& options) {
                                options.text.allow_overlap));
   ASSIGN_OR_RETURN(const OpenedModel reference, OpenReference(options.reference, options.model, 1));
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.model.threads > 0 ? options.model.threads : std::max(1, cores);
+  const int threads =
+      options.model.model.threads > 0 ? options.model.model.threads : std::max(1, cores);
   DivergenceResult result;
   {
     ProgressLine line("divergence");
@@ -78,7 +79,7 @@ absl::Status DivergenceCommand(Arguments args) {
        .summary = "Measures how far a cache's predictions are from the uncompressed cache's.",
        .example = "latent-eval divergence --model model.gguf --latents model.latents "
                   "--text wiki.test.raw --windows 16"});
-  AddModelFlags(&flags, &options.model);
+  AddEvaluationModelFlags(&flags, &options.model);
   flags.Add("reference", &options.reference, "full|FILE.latents|MODEL", kReferenceHelp);
   AddTestTextFlags(&flags, &options.text);
   flags.Add("json", &options.json, "print the result as one JSON object");

@@ -9,6 +9,9 @@ namespace {
 constexpr Command kCommands[] = {
     {"perplexity", PerplexityCommand, "of a text, in windows"},
     {"divergence", DivergenceCommand, "of a cache's predictions from the uncompressed cache's"},
+    {"tasks", TasksCommand, "zero-shot: PIQA, HellaSwag, ARC, WinoGrande, OpenBookQA, LAMBADA"},
+    {"retrieval", RetrievalCommand, "of a sentence hidden in a long text"},
+    {"generate-compare", GenerateCompareCommand, "greedy texts with the uncompressed cache's"},
 };
 
 }  // namespace

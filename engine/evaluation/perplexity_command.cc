@@ -6,15 +6,15 @@
 #include "base/status_macros.h"
 #include "engine/evaluation/cache_figures.h"
 #include "engine/evaluation/eval_commands.h"
+#include "engine/evaluation/exact_products.h"
 #include "engine/evaluation/perplexity.h"
 #include "engine/evaluation/test_text.h"
-#include "engine/open_model.h"
 
 namespace latentd {
 namespace {
 
 struct Options {
-  ModelOptions model;
+  EvaluationModel model;
   TestTextOptions text;
   bool json = false;
 };
@@ -38,7 +38,7 @@ void Print(const Options& options, const EngineInfo& info, size_t windows,
 }
 
 absl::Status Perplexity(const Options& options) {
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model, 1));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, 1));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(opened.checkpoint->tokenizer()));
   ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, *tokenizer));
@@ -62,7 +62,7 @@ absl::Status PerplexityCommand(Arguments args) {
                      .summary = "Measures the perplexity of a text, window by window.",
                      .example = "latent-eval perplexity --model model.gguf --latents model.latents "
                                 "--text wiki.test.raw --windows 16"});
-  AddModelFlags(&flags, &options.model);
+  AddEvaluationModelFlags(&flags, &options.model);
   AddTestTextFlags(&flags, &options.text);
   flags.Add("json", &options.json, "print the result as one JSON object");
   flags.ParseOrExit(args);

@@ -4,17 +4,17 @@
 
 namespace latentd {
 
-absl::StatusOr<OpenedModel> OpenReference(const std::string& reference, const ModelOptions& model,
-                                          int num_sequences) {
-  ModelOptions options = model;
-  options.latents.clear();
-  options.cache_codec = "16";
+absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,
+                                          const EvaluationModel& model, int num_sequences) {
+  EvaluationModel options = model;
+  options.model.latents.clear();
+  options.model.cache_codec = "16";
   if (absl::EndsWith(reference, ".latents")) {
-    options.latents = reference;
+    options.model.latents = reference;
   } else if (reference != "full") {
-    options.model = reference;
+    options.model.model = reference;
   }
-  return OpenModel(options, num_sequences);
+  return OpenForEvaluation(options, num_sequences);
 }
 
 }  // namespace latentd

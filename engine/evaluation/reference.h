@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/open_model.h"
+#include "engine/evaluation/exact_products.h"
 
 namespace latentd {
 
@@ -15,8 +15,8 @@ inline constexpr char kReferenceHelp[] =
     "what to compare with: full (the same model's uncompressed cache), a .latents file of the same "
     "model, or another model";
 
-// INVALID_ARGUMENT names the flag to change.
-absl::StatusOr<OpenedModel> OpenReference(const std::string& reference, const ModelOptions& model,
-                                          int num_sequences);
+// Products are as `model` has them. INVALID_ARGUMENT names the flag to change.
+absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,
+                                          const EvaluationModel& model, int num_sequences);
 
 }  // namespace latentd
