@@ -1,5 +1,6 @@
 #include "engine/checkpoint/latents_file.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -125,6 +126,17 @@ absl::StatusOr<TensorView> FindFactor(const SafetensorsFile& file, const std::st
       .dtype = *stored.dtype, .rows = shape[0], .cols = shape[1], .data = stored.data.data()};
 }
 
+absl::Status CheckFinite(const TensorView& vector, const std::string& name) {
+  std::vector<float> values(vector.cols);
+  DequantizeRow(vector, 0, absl::MakeSpan(values));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    return absl::InvalidArgumentError(
+        Message(name, ": value ", i, " is ", values[i], ", it must be finite"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadShingles(const Json& facts, const std::string& where,
                           std::vector<uint32_t>& shingles) {
   const auto field = facts.find("shingles");
@@ -137,6 +149,10 @@ absl::Status ReadShingles(const Json& facts, const std::string& where,
     if (!value.has_value() || *value < 0 || *value > UINT32_MAX) {
       return absl::InvalidArgumentError(
           Message(where, ": the shingle ", hash.dump(), " is no 32-bit number"));
+    }
+    if (!shingles.empty() && *value <= shingles.back()) {
+      return absl::InvalidArgumentError(Message(where, ": the shingle ", *value, " follows ",
+                                                shingles.back(), ", they must ascend"));
     }
     shingles.push_back(static_cast<uint32_t>(*value));
   }
@@ -175,6 +191,10 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
   RETURN_IF_ERROR(ReadShingles(facts, where, latents->shingles));
   const ModelConfig& config = base.config();
   CacheLayer cache;
+  for (const char* field : {"sinks", "own_page"}) {
+    if (HasField(facts, field)) continue;
+    return absl::InvalidArgumentError(Message(where, " has no \"", field, "\""));
+  }
   RETURN_IF_ERROR(ReadField(facts, "sinks", where, cache.sinks));
   RETURN_IF_ERROR(ReadField(facts, "own_page", where, cache.own_page));
   if (cache.sinks < 0 || cache.sinks > kBlockTokens) {
@@ -211,6 +231,7 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
       for (const Factor& mean : means) {
         ASSIGN_OR_RETURN(layer.*mean.view, FindFactor(file, path, FactorName(l, mean.name),
                                                       MeanShape(mean, layer, config)));
+        RETURN_IF_ERROR(CheckFinite(layer.*mean.view, Message(layer_name, ".", mean.name)));
         ++num_tensors;
       }
     }

@@ -38,6 +38,9 @@ std::vector<uint8_t> ValidFile(const Checkpoint& base) {
   layer.v_up = factor(config.kv_dim(), 16);
   layer.k_mean = factor(1, 32);
   layer.k_offset = factor(1, config.kv_dim());
+  layer.v_mean = factor(1, 2 * 16);
+  layer.v_offset = factor(1, config.kv_dim());
+  layer.cache.own_page = true;
   layer.cache.sinks = 4;
   layer.cache.sink_dims = config.kv_dim();
   const std::string path =
@@ -67,8 +70,9 @@ void OpenAndRead(const std::vector<uint8_t>& bytes, const Checkpoint& base, bool
   LATENTD_CHECK(latents.ok() || !must_open);
   if (!latents.ok()) return;
   for (const LatentLayer& layer : (*latents)->layers) {
-    for (const TensorView* view : {&layer.k_down, &layer.k_up, &layer.v_down, &layer.v_up,
-                                   &layer.k_mean, &layer.k_offset}) {
+    for (const TensorView* view :
+         {&layer.k_down, &layer.k_up, &layer.v_down, &layer.v_up, &layer.k_mean, &layer.k_offset,
+          &layer.v_mean, &layer.v_offset}) {
       if (view->data != nullptr) ReadBytes(*view);
     }
   }
