@@ -173,6 +173,24 @@ std::vector<CacheKind> Kinds() {
     }
   }
   const struct {
+    const char* family;
+    void (*change)(ModelConfig&);
+  } families[] = {
+      {"mistral", WideWindow}, {"qwen3", [](ModelConfig&) {}}, {"bloom", [](ModelConfig&) {}}};
+  for (const auto& [family, change] : families) {
+    add({.name = absl::StrCat(family, "_full_f16"), .family = family, .change = change});
+    add({.name = absl::StrCat(family, "_plain_4"),
+         .family = family,
+         .change = change,
+         .plain_bits = 4});
+    for (bool own_page : {false, true}) {
+      add({.name = absl::StrCat(family, "_mixed", own_page ? "_own_page" : ""),
+           .family = family,
+           .change = change,
+           .latents = Mixed(4, own_page, true)});
+    }
+  }
+  const struct {
     const char* name;
     void (*change)(ModelConfig&);
   } changes[] = {{"qk_norm", NormsQueriesAndKeys},

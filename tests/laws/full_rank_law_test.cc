@@ -93,6 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
     Models, FullRankLaw,
     ::testing::Values(
         FullRankCase{"llama"}, FullRankCase{"qwen2", "qwen2"}, FullRankCase{"gpt2", "gpt2"},
+        FullRankCase{"qwen3", "qwen3"}, FullRankCase{"bloom", "bloom"},
         FullRankCase{"qk_norm", "llama", [](ModelConfig& c) { c.qk_norm = true; }},
         FullRankCase{"alibi", "llama", [](ModelConfig& c) { c.position = PositionKind::kAlibi; }},
         FullRankCase{"alibi_bias", "qwen2",

@@ -21,7 +21,7 @@ class AlteredCheckpoint final : public Checkpoint {
                     const std::function<void(ModelConfig&)>& change)
       : base_(std::move(base)), config_(base_->config()) {
     change(config_);
-    if (!config_.qk_norm) return;
+    if (!config_.qk_norm || base_->config().qk_norm) return;
     for (int l = 0; l < config_.num_layers; ++l) {
       for (const char* norm : {"q_norm", "k_norm"}) {
         std::vector<float> weight = GaussianValues(config_.head_dim, 100 + added_.size(), 0.2f);
