@@ -130,10 +130,12 @@ struct AttentionSpec {
   //   as fp16, at most kMaxKeyNorm (cache.key_norms). Backends may differ by one unit in its last
   //   place.
   //
-  // Precision: a backend may multiply codes as integers (kReconstruct), with k_up rounded to int8,
-  // one scale per row. That moves a key by about 0.6 % of its norm, beside the 10 % of 4-bit codes
-  // themselves; factors of codes of 8 bits and more must be finer, so that the codes bound the
-  // error. Everything else is fp32.
+  // Precision: a backend may multiply codes as integers. kReconstruct: k_up rounded to int8, one
+  // scale per row or pair of rows, and codes of several segments of at most 4 bits brought to one
+  // int8 scale per token; together that moves a key by about 1 % of its norm, beside the 10 % of
+  // 4-bit codes themselves. Factors of codes of 8 bits and more, absorbed queries and softmax
+  // weights must be finer, about 2^-15 of the largest, so that the codes bound the error.
+  // Everything else is fp32.
   const float* k_up = nullptr;
   const float* v_up = nullptr;
   const float* k_bias = nullptr;

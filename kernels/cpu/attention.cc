@@ -75,8 +75,7 @@ absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareCpuAttention(const Attenti
     return absl::UnimplementedError(absl::StrCat(
         "attention: heads of ", spec.head_dim, " dims, this backend takes at most ", kMaxRowDims));
   }
-  const bool use_amx = spec.path == AttentionPath::kReconstruct && RequestAmx();
-  return std::make_unique<CpuAttentionPlan>(spec, use_amx);
+  return std::make_unique<CpuAttentionPlan>(spec, RequestAmx());
 }
 
 void CpuAttention(ThreadPool& pool, Scratch& scratch, const AttentionParams& p) {

@@ -24,8 +24,11 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_item.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_absorbed-inl.h"
+#include "kernels/cpu/attention_joint_keys-inl.h"
 #include "kernels/cpu/attention_math-inl.h"
 #include "kernels/cpu/attention_state-inl.h"
+#include "kernels/cpu/attention_values-inl.h"
 #include "kernels/cpu/cache_tile-inl.h"
 #include "kernels/cpu/key_tile-inl.h"
 
@@ -53,7 +56,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A tile as the products take it: one of the two is set.
+// A tile as the products take it: one of the two is set, or none for values that are multiplied as
+// integers.
 struct TileView {
   const float* fp32 = nullptr;
   const hwy::float16_t* fp16 = nullptr;
@@ -86,7 +90,7 @@ class ItemPass {
  public:
   ItemPass(const CpuAttentionPlan& plan, const AttentionParams& p, const AttentionItem& item,
            float* memory)
-      : plan_(plan), p_(p), item_(item), m_(plan, item.rows, memory) {
+      : plan_(plan), p_(p), item_(item), m_(plan, item.rows, memory), value_batch_(m_) {
     const CacheView& cache = p.cache;
     const int first_token = cache.cu_q_lens[item.sequence];
     const int q_len = cache.cu_q_lens[item.sequence + 1] - first_token;
@@ -150,9 +154,18 @@ class ItemPass {
   void PrepareQueries() {
     for (int h = 0; h < plan_.unit; ++h) {
       for (int i = 0; i < queries(); ++i) {
-        PrepareQuery(Query(h, i), first_kv_head_ + h, m_.queries + Index(h, i) * plan_.query_dims);
+        float* query = m_.queries + Index(h, i) * plan_.query_dims;
+        PrepareQuery(Query(h, i), first_kv_head_ + h, query);
+        if (!plan_.coded.integer_scores) continue;
+        const int64_t row = Index(h % plan_.kv_per_k, i);
+        StoreQueryParts(plan_.coded.absorbed, query, static_cast<int>(row % kAmxRows),
+                        QueryTile(h / plan_.kv_per_k, row / kAmxRows));
       }
     }
+  }
+
+  float* QueryTile(int k_head, int64_t tile) const {
+    return m_.query_tiles + (k_head * m_.tiles_per_head + tile) * plan_.coded.absorbed.tile_floats;
   }
 
   void PrepareQuery(const float* q, int kv_head, float* to) {
@@ -233,22 +246,23 @@ class ItemPass {
   }
 
   void AttendPage(const PageFormat& format, const uint8_t* page, int start, RowRange rows) {
+    if (format.integer_scores) {
+      for (int k_head = 0; k_head < plan_.unit / plan_.kv_per_k; ++k_head) {
+        AttendAbsorbed(format, page, k_head, start, rows);
+      }
+      return;
+    }
     const int first = rows.first * plan_.q_per_kv, last = rows.last * plan_.q_per_kv;
     const int tokens = std::min(kBlockTokens, position_ + rows.last - start);
     for (int h = 0; h < plan_.unit; ++h) {
       if (h % plan_.kv_per_k == 0) PrepareKeys(format, page, h, last - first);
       if (h % plan_.kv_per_v == 0) PrepareValues(format, page, h, tokens, last - first);
-      if (plan_.pairs > 0) {
-        RebuildKeys(plan_, format, first_kv_head_ + h, m_.key_sources, m_.keys);
-      }
-      if (spec().cache.key_norms > 0) {
-        const int64_t offset =
-            format.key_norm_offset + int64_t{2} * (first_kv_head_ + h) * kBlockTokens;
-        HalvesToFloats(page + offset, kBlockTokens, key_norms_);
-      }
+      if (plan_.pairs > 0) RebuildKeys(format, h);
+      PrepareTokenFactors(format, page, h);
       for (int i = first; i < last; i += kGroupQueries) {
         AttendGroup(h, i, std::min(kGroupQueries, last - i), start);
       }
+      if (format.integer_values && (h + 1) % plan_.kv_per_v == 0) value_batch_.Flush();
     }
   }
 
@@ -266,7 +280,8 @@ class ItemPass {
     const uint8_t* head = page + (first_kv_head_ + h) / plan_.kv_per_k * format.k_head_bytes;
     if (plan_.pairs > 0) {
       FetchHead(head, format.k_head_bytes);
-      DecodeKeySources(format, head, m_.key_sources);
+      const auto decode = format.joint_keys ? DecodeJointSource : DecodeKeySources;
+      decode(format, head, m_.key_sources);
       keys_ = {.fp32 = m_.keys};
       return;
     }
@@ -275,6 +290,30 @@ class ItemPass {
     FetchHead(head, format.k_head_bytes);
     ForSegments(format.layer.k, head, m_.keys, DecodeKeys);
     keys_ = {.fp32 = m_.keys};
+  }
+
+  void RebuildKeys(const PageFormat& format, int h) {
+    const int kv_head = first_kv_head_ + h;
+    if (format.joint_keys) {
+      RebuildJointKeys(plan_, format, kv_head, m_.key_sources, m_.keys);
+      pair_scales_ = format.joint.scales.data() + int64_t{kv_head} * plan_.pairs;
+    } else {
+      RebuildSegmentKeys(plan_, format, kv_head, m_.key_sources, m_.keys);
+      pair_scales_ = nullptr;
+    }
+  }
+
+  // What the tokens' scores are still to be multiplied with.
+  void PrepareTokenFactors(const PageFormat& format, const uint8_t* page, int h) {
+    has_token_factors_ = format.joint_keys || spec().cache.key_norms > 0;
+    if (spec().cache.key_norms > 0) {
+      const int64_t head_bytes = int64_t{sizeof(uint16_t)} * kBlockTokens;
+      HalvesToFloats(page + format.key_norm_offset + (first_kv_head_ + h) * head_bytes,
+                     kBlockTokens, token_factors_);
+      if (format.joint_keys) ScaleScores(m_.key_sources, token_factors_);
+    } else if (format.joint_keys) {
+      std::copy_n(m_.key_sources, kBlockTokens, token_factors_);
+    }
   }
 
   // Fetches a latent head's bytes of the next block, which are few beside the work on this one.
@@ -287,6 +326,12 @@ class ItemPass {
                      int queries) {
     const uint8_t* head =
         page + format.v_plane_offset + (first_kv_head_ + h) / plan_.kv_per_v * format.v_head_bytes;
+    values_ = {};
+    if (format.integer_values) {
+      FetchHead(head, format.v_head_bytes);
+      value_batch_.SetPage(format, head);
+      return;
+    }
     values_ = DirectTile(format.layer.v, head, plan_.kv_per_v * queries);
     if (values_.fp32 != nullptr || values_.fp16 != nullptr) return;
     FetchHead(head, format.v_head_bytes);
@@ -296,12 +341,55 @@ class ItemPass {
     values_ = {.fp32 = m_.values};
   }
 
+  // All queries of a latent head (of K and of V) against the codes of the page at `start`.
+  void AttendAbsorbed(const PageFormat& format, const uint8_t* page, int k_head, int start,
+                      RowRange rows) {
+    const int first_head = k_head * plan_.kv_per_k;
+    const uint8_t* head = page + (first_kv_head_ / plan_.kv_per_k + k_head) * format.k_head_bytes;
+    FetchHead(head, format.k_head_bytes);
+    DecodeAbsorbedKeys(format, head, m_.key_sources);
+    PrepareValues(format, page, first_head, kBlockTokens, 0);
+    for (int64_t tile = 0; tile < m_.tiles_per_head; ++tile) {
+      bool scored = false;
+      for (int i = 0; i < kAmxRows; ++i) {
+        const int64_t row = tile * kAmxRows + i;
+        const auto h = static_cast<int>(first_head + row / queries());
+        const auto query = static_cast<int>(row % queries());
+        const int item_row = query / plan_.q_per_kv;
+        if (h >= first_head + plan_.kv_per_k) break;
+        if (item_row < rows.first || item_row >= rows.last) continue;
+        if (!scored) {
+          ScoreTile(format.absorbed, QueryTile(k_head, tile), m_.key_sources, m_.scores);
+          scored = true;
+        }
+        float* scores = m_.scores + i * kBlockTokens;
+        const float decay = Soften(h, query, start, scores);
+        value_batch_.Add(scores, decay, m_.sums + Index(h, query) * plan_.v_dims);
+      }
+    }
+    value_batch_.Flush();
+  }
+
+  // The tokens of the page at `start` that a query sees.
+  TokenRange Seen(int query, int start) const {
+    const int position = Position(query);
+    return {std::max(0, plan_.FirstInPages(position) - start),
+            std::min(kBlockTokens, position + 1 - start)};
+  }
+
+  // Scores to weights, in the query's softmax; returns what its earlier weights are worth now.
+  float Soften(int h, int query, int start, float* scores) {
+    if (!plan_.slopes.empty()) AddSlope(Slope(h, query), start - Position(query), scores);
+    return UpdateSoftmax(scores, Seen(query, start), m_.largest + Index(h, query),
+                         m_.denominators + Index(h, query) * kSumLanes);
+  }
+
   // Queries [first, first + count) of KV head h against the tile of the page at `start`.
   void AttendGroup(int h, int first, int count, int start) {
     const int64_t index = Index(h, first);
     const float* q = m_.queries + index * plan_.query_dims;
     if (plan_.pairs > 0) {
-      RotateBack(q, count, plan_.pairs, m_.start_cos, m_.start_sin, m_.rotated);
+      RotateBack(q, count, plan_.pairs, m_.start_cos, m_.start_sin, pair_scales_, m_.rotated);
       q = m_.rotated;
     }
     const int64_t stride = plan_.query_dims;
@@ -313,16 +401,18 @@ class ItemPass {
     TokenRange seen[kGroupQueries];
     float decay[kGroupQueries];
     for (int i = 0; i < count; ++i) {
-      const int position = Position(first + i);
       float* scores = m_.scores + i * kBlockTokens;
-      if (spec().cache.key_norms > 0) ScaleScores(key_norms_, scores);
-      if (!plan_.slopes.empty()) AddSlope(Slope(h, first + i), start - position, scores);
-      seen[i] = {std::max(0, plan_.FirstInPages(position) - start),
-                 std::min(kBlockTokens, position + 1 - start)};
-      decay[i] = UpdateSoftmax(scores, seen[i], m_.largest + index + i,
-                               m_.denominators + (index + i) * kSumLanes);
+      if (has_token_factors_) ScaleScores(token_factors_, scores);
+      seen[i] = Seen(first + i, start);
+      decay[i] = Soften(h, first + i, start, scores);
     }
     float* sums = m_.sums + index * plan_.v_dims;
+    if (values_.fp16 == nullptr && values_.fp32 == nullptr) {
+      for (int i = 0; i < count; ++i) {
+        value_batch_.Add(m_.scores + i * kBlockTokens, decay[i], sums + int64_t{i} * plan_.v_dims);
+      }
+      return;
+    }
     if (values_.fp16 != nullptr) {
       AddValues(m_.scores, decay, seen, count, values_.fp16, plan_.v_dims, ahead_, sums);
     } else {
@@ -391,10 +481,13 @@ class ItemPass {
   int first_kv_head_;
 
   // Of the current page.
-  int64_t ahead_ = 0;  // bytes from a block to the next, 0 after the last
-  alignas(64) float key_norms_[kBlockTokens];
+  int64_t ahead_ = 0;                   // bytes from a block to the next, 0 after the last
+  const float* pair_scales_ = nullptr;  // of the rebuilt keys
+  bool has_token_factors_ = false;
+  alignas(64) float token_factors_[kBlockTokens];
   TileView keys_;
   TileView values_;
+  ValueBatch value_batch_;
 };
 
 void AttendItemImpl(const CpuAttentionPlan& plan, const AttentionParams& p,

@@ -11,11 +11,17 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr int kValueStep = 16;
-constexpr int kMaxFactor = 127;  // of an int8 part
 
 int RoundUp(int value, int step) { return (value + step - 1) / step * step; }
 
-bool IsInteger(Codec codec) { return Info(codec).scale_bytes > 0; }
+// Fewer queries that share a latent head of V leave its tiles of kAmxRows rows too empty.
+constexpr int kLeastIntegerQueries = 6;
+
+bool IsInteger(const Segment& segment) { return Info(segment.codec).scale_bytes > 0; }
+
+bool IsSmall(const Segment& segment) {
+  return Info(segment.codec).scale_bytes == 2 && Info(segment.codec).bits <= 4;
+}
 
 // One row of a segment's factors as int8 parts: x ~ scale * (part0 + part1 / 254).
 void QuantizeRow(const float* x, KUpSegment& segment, int64_t row, int64_t rows, int64_t head) {
@@ -91,6 +97,8 @@ void CpuAttentionPlan::PrepareFormats() {
     format->v_head_bytes = format->layer.v.head_bytes();
     format->v_plane_offset = format->layer.k.plane_bytes();
     format->key_norm_offset = format->layer.key_norm_offset(0);
+    format->integer_values = use_amx && kv_per_v * q_per_kv >= kLeastIntegerQueries &&
+                             std::ranges::all_of(format->layer.v.segments, IsInteger);
   }
 }
 
@@ -131,13 +139,59 @@ void CpuAttentionPlan::PrepareReconstruct(const AttentionSpec& spec) {
   }
   std::vector<float> factors(spec.k_up, spec.k_up + dims * k_dims);
   if (spec.k_norm != nullptr) {
-    norm_k_up = factors;
+    norm_k_up.assign(factors.begin(), factors.end());
     norm_k_bias.assign(dims, 0.0f);
     if (spec.k_bias != nullptr) norm_k_bias.assign(spec.k_bias, spec.k_bias + dims);
     for (int64_t i = 0; i < std::ssize(factors); ++i) factors[i] *= norm(i / k_dims);
   }
-  AddSegments(spec, factors.data(), coded);
+  coded.joint_keys = std::ranges::all_of(spec.cache.k.segments, IsSmall);
+  if (coded.joint_keys) {
+    AddJoint(spec, factors.data(), coded);
+  } else {
+    AddSegments(spec, factors.data(), coded);
+  }
   if (spec.cache.own_page) AddSegments(spec, factors.data(), own);
+}
+
+void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
+                                PageFormat& format) const {
+  const int rows = query_dims;
+  JointKUp& joint = format.joint;
+  joint.row_bytes = RoundUp(k_dims, kAmxStep);
+  joint.has_bias = spec.k_bias != nullptr;
+  joint.factors.assign(int64_t{spec.num_kv_heads} * rows * joint.row_bytes, 0);
+  joint.row_sums.assign(int64_t{spec.num_kv_heads} * rows, 0);
+  joint.scales.assign(int64_t{spec.num_kv_heads} * pairs, 1.0f);
+  joint.bias = k_bias;
+  format.key_source_floats = 2 * kBlockTokens + joint.row_bytes / 4 * kBlockTokens;
+  for (int64_t head = 0; head < spec.num_kv_heads; ++head) {
+    for (int pair = 0; pair < pairs; ++pair) {
+      const float* x[2] = {};
+      float largest = 0.0f;
+      for (int i = 0; i < 2; ++i) {
+        const int dim = dim_of_row[i * pairs + pair];
+        if (dim < 0) continue;
+        x[i] = k_up + (head * spec.head_dim + dim) * k_dims;
+        for (int d = 0; d < k_dims; ++d) largest = std::max(largest, std::fabs(x[i][d]));
+      }
+      if (largest == 0.0f) continue;  // nothing but the bias
+      const float scale = largest / kMaxFactor;
+      joint.scales[head * pairs + pair] = scale;
+      for (int i = 0; i < 2; ++i) {
+        joint.bias[head * rows + i * pairs + pair] /= scale;
+        if (x[i] == nullptr) continue;
+        const int64_t row = head * rows + pair / kGroupPairs * 2 * kGroupPairs + i * kGroupPairs +
+                            pair % kGroupPairs;
+        int32_t sum = 0;
+        for (int d = 0; d < k_dims; ++d) {
+          const auto factor = static_cast<int8_t>(std::nearbyint(x[i][d] / largest * kMaxFactor));
+          joint.factors[row * joint.row_bytes + d] = factor;
+          sum += factor;
+        }
+        joint.row_sums[row] = sum;
+      }
+    }
+  }
 }
 
 void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
@@ -147,7 +201,7 @@ void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
   int first_dim = 0;
   for (const Segment& stored : format.layer.k.segments) {
     KUpSegment& segment = format.k_up.emplace_back();
-    segment.integer = IsInteger(stored.codec);
+    segment.integer = IsInteger(stored);
     segment.symmetric = Info(stored.codec).scale_bytes == 2;
     segment.dims = stored.dims;
     segment.parts = Info(stored.codec).bits == 8 ? 2 : 1;
@@ -187,6 +241,22 @@ void CpuAttentionPlan::PrepareAbsorbed(const AttentionSpec& spec) {
   const int64_t values = int64_t{spec.num_kv_heads} * spec.head_dim * k_dims;
   k_up_absorbed.resize(values);
   for (int64_t i = 0; i < values; ++i) k_up_absorbed[i] = spec.k_up[i] * query_scale;
+  coded.integer_scores = coded.integer_values && kv_per_k == kv_per_v &&
+                         std::ranges::all_of(spec.cache.k.segments, IsInteger);
+  if (!coded.integer_scores) return;
+  AbsorbedKeys& keys = coded.absorbed;
+  for (const Segment& segment : spec.cache.k.segments) {
+    AbsorbedKeys::Part part = {
+        .dims = segment.dims,
+        .row_bytes = RoundUp(segment.dims, kAmxStep),
+        .has_offset = Info(segment.codec).bits == 8 || Info(segment.codec).scale_bytes == 4,
+        .factor_offset = keys.tile_floats};
+    part.scale_offset = part.factor_offset + 2 * kAmxRows * part.row_bytes / 4;
+    part.source_floats = 2 * kBlockTokens + part.row_bytes / 4 * kBlockTokens;
+    keys.tile_floats = part.scale_offset + 2 * kAmxRows;
+    coded.key_source_floats += part.source_floats;
+    keys.parts.push_back(part);
+  }
 }
 
 void CpuAttentionPlan::PrepareValues(const AttentionSpec& spec) {

@@ -44,7 +44,8 @@ inline void DecodeKeySources(const PageFormat& format, const uint8_t* head, floa
   }
 }
 
-// As AmxProduct, for every machine.
+// As AmxProduct, for every machine. Signed words are taken as unsigned ones, 128 above.
+template <bool kSigned = false>
 inline void Int8Product(const int8_t* factors, int row_bytes, int dims, int rows,
                         const uint8_t* words, int32_t* out) {
   constexpr int kRows = 4, kVectors = kLanes == 16 ? 4 : 2;
@@ -60,6 +61,7 @@ inline void Int8Product(const int8_t* factors, int row_bytes, int dims, int rows
         hn::Vec<DBytes> codes[kVectors];
         for (int v = 0; v < kVectors; ++v) {
           codes[v] = hn::Load(d8, words + d * kBlockTokens + (first + v * kLanes) * 4);
+          if constexpr (kSigned) codes[v] = hn::Xor(codes[v], hn::Set(d8, 0x80));
         }
         for (int i = 0; i < kRows; ++i) {
           for (int v = 0; v < kVectors; ++v) {
@@ -184,8 +186,8 @@ inline void AddIntegerSegment(const CpuAttentionPlan& plan, const KUpSegment& se
 }
 
 // tile [2 * pairs][64] of one KV head, from what DecodeKeySources made of a page of `format`.
-inline void RebuildKeys(const CpuAttentionPlan& plan, const PageFormat& format, int kv_head,
-                        const float* sources, float* tile) {
+inline void RebuildSegmentKeys(const CpuAttentionPlan& plan, const PageFormat& format, int kv_head,
+                               const float* sources, float* tile) {
   for (size_t s = 0; s < format.k_up.size(); ++s) {
     const KUpSegment& segment = format.k_up[s];
     const auto add = segment.integer ? AddIntegerSegment : AddFloats;
@@ -194,15 +196,21 @@ inline void RebuildKeys(const CpuAttentionPlan& plan, const PageFormat& format, 
   }
 }
 
-// out = the queries [count][2 * pairs] rotated back by the angles of the block's start.
+// out = the queries [count][2 * pairs] rotated back by the angles of the block's start, times the
+// pairs' scales where there are any.
 inline void RotateBack(const float* queries, int count, int pairs, const float* cos,
-                       const float* sin, float* out) {
+                       const float* sin, const float* scales, float* out) {
   const hn::CappedTag<float, 8> d;
   for (int i = 0; i < count; ++i) {
     const float* q = queries + int64_t{i} * 2 * pairs;
     float* to = out + int64_t{i} * 2 * pairs;
     for (int j = 0; j < pairs; j += hn::Lanes(d)) {
-      const auto x = hn::LoadU(d, q + j), y = hn::LoadU(d, q + pairs + j);
+      auto x = hn::LoadU(d, q + j), y = hn::LoadU(d, q + pairs + j);
+      if (scales != nullptr) {
+        const auto scale = hn::LoadU(d, scales + j);
+        x = hn::Mul(x, scale);
+        y = hn::Mul(y, scale);
+      }
       const auto c = hn::LoadU(d, cos + j), s = hn::LoadU(d, sin + j);
       hn::StoreU(hn::MulAdd(y, s, hn::Mul(x, c)), d, to + j);
       hn::StoreU(hn::NegMulAdd(x, s, hn::Mul(y, c)), d, to + pairs + j);

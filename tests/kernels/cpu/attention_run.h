@@ -20,13 +20,14 @@ inline std::vector<Segment> One(int dims, Codec codec) { return {{.dims = dims, 
 class CpuRun {
  public:
   CpuRun(const AttentionCase& c, int threads)
-      : CpuRun(c, threads, *PrepareCpuAttention(c.spec())) {}
-  CpuRun(const AttentionCase& c, int threads, std::unique_ptr<AttentionPlan> plan)
       : case_(c),
         pool_(threads),
         scratch_(threads),
-        plan_(std::move(plan)),
+        plan_(*PrepareCpuAttention(c.spec())),
         reference_plan_(c.spec()) {}
+
+  // Another plan of the same spec.
+  void Use(std::unique_ptr<AttentionPlan> plan) { plan_ = std::move(plan); }
 
   void Append(const AttentionInputs& inputs, PagedCache& cache, const PagedStep& step) const {
     ReferenceAppendCache(AppendRows(case_, inputs, step).Params(reference_plan_, cache.View(step)));
