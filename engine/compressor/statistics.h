@@ -46,11 +46,17 @@ struct StatisticsOptions {
 };
 
 // Runs the uncompressed model forwards and, for gradients, backwards over the windows in fp32 on
-// dequantised weights, one window after the other and layer by layer: the inputs of all layers are
-// kept, what a layer computes is computed again on the way back. So memory is one layer's
-// activations and weights in fp32, the inputs of all layers for one window, and the sums. The same
-// windows, options and number of threads give the same bits, interrupted or not.
-// FAILED_PRECONDITION when resume_path holds the work of another model, text or option.
+// dequantised weights, one window after the other and layer by layer: the inputs of both halves of
+// all layers are kept, what a half computes is computed again on the way back. So memory is one
+// half's activations and weights in fp32, 2 x layers x window x hidden floats for one window, and
+// the sums: per layer and plane one (kNone) or two (kSampled) [kv_dim, kv_dim] matrices of doubles,
+// or one and a [kv_dim, hidden] (kText). The same windows and options give the same bits for every
+// number of threads, interrupted or not. `progress` is called once a layer on each way; when it
+// ends the work within a window, that window is lost.
+//
+// INVALID_ARGUMENT when a window is longer than the model's context, or has no token past the sinks
+// or one outside the vocabulary; FAILED_PRECONDITION when resume_path holds the work of another
+// model, text or option, or is damaged; INTERNAL when the model's logits are not finite.
 absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint& checkpoint,
                                                                const CalibrationWindows& windows,
                                                                const StatisticsOptions& options,
