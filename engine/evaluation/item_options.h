@@ -19,8 +19,8 @@ struct ItemOptions {
 
 void AddItemFlags(CommandLine* flags, ItemOptions* options);
 
-// The file to add to, which names the command, the model, its cache and `facts`, and the one to
-// compare with.
+// The file to add to, which names the command, the model, its cache and `facts` (an object), and
+// the one to compare with.
 struct ItemFiles {
   ItemsFile items;
   std::optional<ItemsFile> compare;

@@ -152,7 +152,8 @@ absl::Status RunTasks(const Options& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(opened.checkpoint->tokenizer()));
   const EngineInfo& info = opened.engine->info();
-  ASSIGN_OR_RETURN(ItemFiles files, OpenItems(options.items, "tasks", options.model, info, {}));
+  ASSIGN_OR_RETURN(ItemFiles files, OpenItems(options.items, "tasks", options.model, info,
+                                              nlohmann::ordered_json::object()));
   std::vector<Row> rows;
   for (const Task* task : tasks) {
     ASSIGN_OR_RETURN(const std::vector<Question> questions, ReadQuestions(*task, options.data));
