@@ -142,18 +142,14 @@ constexpr auto kGpt2Weights = std::array{
     Vector("layers.N.down.bias", "h.N.mlp.c_proj.bias", "blk.N.ffn_down.bias", kHidden),
 };
 
-constexpr WeightRule BloomQkv(std::string_view name, Extent rows, RowSlice slice) {
+// Of the fused weight, or, with one row, of its bias.
+constexpr WeightRule BloomQkv(std::string_view name, Extent rows, Extent cols, RowSlice slice) {
+  const bool is_bias = rows == kOne;
   return {.name = name,
-          .hf = "h.N.self_attention.query_key_value.weight",
-          .gguf = "blk.N.attn_qkv.weight",
+          .hf = is_bias ? "h.N.self_attention.query_key_value.bias"
+                        : "h.N.self_attention.query_key_value.weight",
+          .gguf = is_bias ? "blk.N.attn_qkv.bias" : "blk.N.attn_qkv.weight",
           .rows = rows,
-          .slice = slice,
-          .hf_fused_by_head = true};
-}
-constexpr WeightRule BloomQkvBias(std::string_view name, Extent cols, RowSlice slice) {
-  return {.name = name,
-          .hf = "h.N.self_attention.query_key_value.bias",
-          .gguf = "blk.N.attn_qkv.bias",
           .cols = cols,
           .slice = slice,
           .hf_fused_by_head = true};
@@ -177,12 +173,12 @@ constexpr auto kBloomWeights = std::array{
            kHidden),
     Vector("layers.N.attention_norm.bias", "h.N.input_layernorm.bias", "blk.N.attn_norm.bias",
            kHidden),
-    BloomQkv("layers.N.q.weight", kQuery, RowSlice::kQuery),
-    BloomQkv("layers.N.k.weight", kKeyValue, RowSlice::kKey),
-    BloomQkv("layers.N.v.weight", kKeyValue, RowSlice::kValue),
-    BloomQkvBias("layers.N.q.bias", kQuery, RowSlice::kQuery),
-    BloomQkvBias("layers.N.k.bias", kKeyValue, RowSlice::kKey),
-    BloomQkvBias("layers.N.v.bias", kKeyValue, RowSlice::kValue),
+    BloomQkv("layers.N.q.weight", kQuery, kHidden, RowSlice::kQuery),
+    BloomQkv("layers.N.k.weight", kKeyValue, kHidden, RowSlice::kKey),
+    BloomQkv("layers.N.v.weight", kKeyValue, kHidden, RowSlice::kValue),
+    BloomQkv("layers.N.q.bias", kOne, kQuery, RowSlice::kQuery),
+    BloomQkv("layers.N.k.bias", kOne, kKeyValue, RowSlice::kKey),
+    BloomQkv("layers.N.v.bias", kOne, kKeyValue, RowSlice::kValue),
     Matrix("layers.N.o.weight", "h.N.self_attention.dense.weight", "blk.N.attn_output.weight",
            kHidden, kQuery),
     Vector("layers.N.o.bias", "h.N.self_attention.dense.bias", "blk.N.attn_output.bias", kHidden),
@@ -270,11 +266,9 @@ constexpr Family kFamilies[] = {
         .hf_prefix = "model.",
         .hf_keys = kLlamaKeys,
         .activations = kSilu,
-        .refused = {},
         .position = PositionKind::kRope,
         .norm = NormKind::kRms,
         .activation = ActivationKind::kSiluGated,
-        .tied_by_default = false,
         .gguf_interleaved_rope = true,
         .gguf_sliding_window = true,
         .weights = kLlamaWeights,
@@ -286,11 +280,9 @@ constexpr Family kFamilies[] = {
         .hf_prefix = "model.",
         .hf_keys = MistralKeys(),
         .activations = kSilu,
-        .refused = {},
         .position = PositionKind::kRope,
         .norm = NormKind::kRms,
         .activation = ActivationKind::kSiluGated,
-        .tied_by_default = false,
         .gguf_interleaved_rope = true,
         .gguf_sliding_window = true,
         .weights = kLlamaWeights,
@@ -306,8 +298,6 @@ constexpr Family kFamilies[] = {
         .position = PositionKind::kRope,
         .norm = NormKind::kRms,
         .activation = ActivationKind::kSiluGated,
-        .tied_by_default = false,
-        .gguf_interleaved_rope = false,
         .weights = kQwen2Weights,
     },
     {
@@ -321,8 +311,6 @@ constexpr Family kFamilies[] = {
         .position = PositionKind::kRope,
         .norm = NormKind::kRms,
         .activation = ActivationKind::kSiluGated,
-        .tied_by_default = false,
-        .gguf_interleaved_rope = false,
         .qk_norm = true,
         .weights = kQwen3Weights,
     },
@@ -338,7 +326,6 @@ constexpr Family kFamilies[] = {
         .norm = NormKind::kLayer,
         .activation = ActivationKind::kGeluTanh,
         .tied_by_default = true,
-        .gguf_interleaved_rope = false,
         .weights = kGpt2Weights,
     },
     {
@@ -347,13 +334,11 @@ constexpr Family kFamilies[] = {
         .gguf_architecture = "bloom",
         .hf_prefix = "transformer.",
         .hf_keys = kBloomKeys,
-        .activations = {},
         .refused = kBloomRefused,
         .position = PositionKind::kAlibi,
         .norm = NormKind::kLayer,
         .activation = ActivationKind::kGeluTanh,
         .tied_by_default = true,
-        .gguf_interleaved_rope = false,
         .embedding_norm = true,
         .weights = kBloomWeights,
     },

@@ -83,8 +83,9 @@ struct Family {
   PositionKind position;
   NormKind norm;
   ActivationKind activation;
-  bool tied_by_default;        // what an absent tie_word_embeddings means
-  bool gguf_interleaved_rope;  // GGUF files hold q and k rows as adjacent pairs (x[2i], x[2i+1])
+  bool tied_by_default = false;  // what an absent tie_word_embeddings means
+  // GGUF files hold q and k rows as adjacent pairs (x[2i], x[2i+1])
+  bool gguf_interleaved_rope = false;
   bool gguf_sliding_window = false;  // a GGUF file's attention.sliding_window is every layer's
   bool qk_norm = false;
   bool embedding_norm = false;
