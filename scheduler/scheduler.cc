@@ -19,12 +19,6 @@ RequestPhase PhaseOf(const Sequence& sequence) {
   return RequestPhase::kQueue;
 }
 
-int RowsOf(const StepPlan& plan) {
-  int rows = 0;
-  for (const StepEntry& entry : plan) rows += entry.num_tokens;
-  return rows;
-}
-
 GeneratedToken TokenOf(const SampleResult& sample) {
   return {.id = sample.token_id, .logprob = sample.logprob, .top_logprobs = sample.top};
 }
@@ -71,20 +65,24 @@ void Scheduler::FinishAll(FinishReason reason, const absl::Status& status, absl:
 StepPlan Scheduler::Schedule(absl::Time now) {
   step_start_ = now;
   StepPlan plan;
-  const auto budget = [&] { return config_.max_batch_tokens - RowsOf(plan); };
+  int budget = config_.max_batch_tokens;
   const auto plan_rows = [&](Sequence* sequence) {
-    const int wanted = std::min(budget(), sequence->num_pending());
-    const int rows = EnsureBlocks(sequence, wanted, &plan);
+    const int rows = EnsureBlocks(sequence, std::min(budget, sequence->num_pending()));
     if (rows > 0) plan.push_back({sequence, rows});
+    budget -= rows;
   };
   // By index: preemption shortens the list from its end, never before the sequence at hand.
-  for (size_t i = 0; i < running_.size() && budget() > 0; ++i) {
-    if (running_[i]->num_pending() == 1) plan_rows(running_[i].get());
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    if (running_[i]->num_pending() == 1) {
+      plan_rows(running_[i].get());
+    } else {
+      LATENTD_CHECK(i + 1 == running_.size());
+    }
   }
-  for (size_t i = 0; i < running_.size() && budget() > 0; ++i) {
-    if (running_[i]->num_pending() > 1) plan_rows(running_[i].get());
+  if (budget > 0 && !running_.empty() && running_.back()->num_pending() > 1) {
+    plan_rows(running_.back().get());
   }
-  while (budget() > 0 && Admit(now)) plan_rows(running_.back().get());
+  while (budget > 0 && Admit(now)) plan_rows(running_.back().get());
   LATENTD_CHECK(empty() || !plan.empty());
   return plan;
 }
@@ -92,7 +90,7 @@ StepPlan Scheduler::Schedule(absl::Time now) {
 // Blocks for the sequence's next `rows` tokens, or for all of its tokens at once where no block is
 // ever given back. Returns how many rows there are blocks for: 0 when the sequence itself had to
 // give way.
-int Scheduler::EnsureBlocks(Sequence* sequence, int rows, StepPlan* plan) {
+int Scheduler::EnsureBlocks(Sequence* sequence, int rows) {
   const bool windowed = info_.sliding_window > 0;
   const int64_t end = windowed ? sequence->num_computed + rows : sequence->num_tokens();
   const auto missing = [&] {
@@ -110,7 +108,7 @@ int Scheduler::EnsureBlocks(Sequence* sequence, int rows, StepPlan* plan) {
     }
     LATENTD_CHECK(running_.size() > 1);  // alone, it fits
     const bool gives_way = running_.back().get() == sequence;
-    PreemptLatest(plan);
+    PreemptLatest();
     if (gives_way) return 0;
   }
   sequence->peak_blocks = std::max(sequence->peak_blocks, sequence->num_held());
@@ -118,11 +116,10 @@ int Scheduler::EnsureBlocks(Sequence* sequence, int rows, StepPlan* plan) {
 }
 
 // The latest arrival gives way: mostly it has computed least, and as the oldest never does, all
-// come to an end. What was planned for it is not computed.
-void Scheduler::PreemptLatest(StepPlan* plan) {
+// come to an end.
+void Scheduler::PreemptLatest() {
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
-  std::erase_if(*plan, [&](const StepEntry& entry) { return entry.sequence == sequence.get(); });
   Leave(sequence.get());
   sequence->num_computed = 0;
   ++sequence->preemptions;

@@ -41,6 +41,8 @@ struct FinishedRequest {
 //   - a waiting sequence holds neither blocks nor a seat; a running one has a seat of its own from
 //   its first step to its last, and blocks for all tokens that it is scheduled for, but none that
 //   lies wholly behind the window of its next token.
+//   - between steps only the latest of the running ones can lack more than its last token: while a
+//   chunk is cut short nobody is let in.
 // So the oldest sequence is never preempted. As each fits alone in the pool (CheckRequest), every
 // step that Schedule plans while there is work computes something, and all of them finish.
 class Scheduler {
@@ -58,8 +60,8 @@ class Scheduler {
   // Ends all. `status` is not OK for kError.
   void FinishAll(FinishReason reason, const absl::Status& status, absl::Time now);
 
-  // At most max_batch_tokens rows: one for each sequence that lacks only its last token, then
-  // chunks of the others, then waiting ones, each in order of arrival. Allocates the blocks,
+  // At most max_batch_tokens rows: one for each sequence that lacks only its last token, then a
+  // chunk of the latest, then waiting ones, in order of arrival. Allocates the blocks,
   // preempting the latest arrivals when there are too few (a chunk under a sliding window takes
   // what blocks are free and is cut to them). Empty only if there is no work. The pointers are good
   // until the Commit that must follow, or FinishAll.
@@ -83,8 +85,8 @@ class Scheduler {
  private:
   using List = std::deque<std::unique_ptr<Sequence>>;
 
-  int EnsureBlocks(Sequence* sequence, int rows, StepPlan* plan);
-  void PreemptLatest(StepPlan* plan);
+  int EnsureBlocks(Sequence* sequence, int rows);
+  void PreemptLatest();
   bool Admit(absl::Time now);
   int64_t WantedBlocks(const Sequence& sequence) const;
   void GiveBackBehindWindow(Sequence* sequence);

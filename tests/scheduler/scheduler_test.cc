@@ -287,6 +287,21 @@ TEST(SchedulerTest, WindowedSequencesShareAPool) {
   for (const TestRequest& r : requests) EXPECT_EQ(r.sink->tokens(), r.expected(kWindow));
 }
 
+// Each comes to see three blocks, in a pool of five.
+TEST(SchedulerTest, WindowedSequencesPreemptAndResume) {
+  constexpr int kWindow = 100;
+  Simulation sim({}, {.num_blocks = 5, .sliding_window = kWindow});
+  TestRequest first("first", 40, 500, 1), second("second", 4, 400, 2);
+  sim.Add(first);
+  sim.Add(second);
+  sim.Run();
+  EXPECT_EQ(first.sink->tokens(), first.expected(kWindow));
+  EXPECT_EQ(second.sink->tokens(), second.expected(kWindow));
+  EXPECT_EQ(first.sink->finish()->preemptions, 0);
+  EXPECT_GT(second.sink->finish()->preemptions, 0);
+  EXPECT_EQ(second.sink->finish()->cache_bytes, 3 * 128);
+}
+
 TEST(SchedulerTest, SeatsAreCountedAndComeBack) {
   Simulation sim({.max_sequences = 3}, {.num_blocks = 16, .bytes_per_sequence = 1000});
   std::vector<TestRequest> requests;
