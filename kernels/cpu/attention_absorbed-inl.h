@@ -67,8 +67,9 @@ inline void DecodeAbsorbedKeys(const PageFormat& format, const uint8_t* head, fl
   }
 }
 
-// scores [kAmxRows][64] of a tile's queries.
-inline void ScoreTile(const AbsorbedKeys& keys, const float* tile, const float* source,
+// scores [rows][64] of a tile's first `rows` queries. (What lies in the other rows could be numbers
+// that are slow to multiply.)
+inline void ScoreTile(const AbsorbedKeys& keys, const float* tile, int rows, const float* source,
                       float* scores) {
   const DF df;
   alignas(64) int32_t products[2][kAmxRows * kBlockTokens];
@@ -77,7 +78,7 @@ inline void ScoreTile(const AbsorbedKeys& keys, const float* tile, const float* 
     const auto* factors = reinterpret_cast<const int8_t*>(tile + part.factor_offset);
     const auto* words = reinterpret_cast<const uint8_t*>(source + 2 * kBlockTokens);
     AmxSignedProduct(factors, part.row_bytes, 2 * kAmxRows, words, products[0]);
-    for (int row = 0; row < kAmxRows; ++row) {
+    for (int row = 0; row < rows; ++row) {
       const VF scale = hn::Set(df, tile[part.scale_offset + row]);
       const VF sum = hn::Set(df, tile[part.scale_offset + kAmxRows + row]);
       for (int t = 0; t < kBlockTokens; t += kLanes) {

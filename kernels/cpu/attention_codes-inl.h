@@ -179,15 +179,22 @@ HWY_INLINE PartScale ScaleOfParts(float largest) {
   return {.scale = largest / kMaxFactor, .inverse = largest > 0.0f ? kMaxFactor / largest : 0.0f};
 }
 
+// The low bytes. (Highway 1.0.3's TruncateTo is wrong for this pair of types on AVX3_DL.)
+HWY_INLINE void StoreLowBytes(VF bits, int8_t* to) {
+  const DByte d8;
+  const auto low = hn::And(hn::BitCast(DI(), bits), hn::Set(DI(), 0xff));
+  hn::StoreU(hn::DemoteTo(d8, low), d8, reinterpret_cast<uint8_t*>(to));
+}
+
 HWY_INLINE void StoreParts(VF x, PartScale scale, int8_t* high, int8_t* low) {
   const DF df;
-  const hn::Rebind<int8_t, DF> d8;
+  // So large that its last bit is worth 1: the sum's low byte is the rounded number.
+  const VF rounder = hn::Set(df, 12582912.0f);
   const VF scaled = hn::Mul(x, hn::Set(df, scale.inverse));
-  const auto whole = hn::NearestInt(scaled);
-  const VF rest =
-      hn::Mul(hn::Sub(scaled, hn::ConvertTo(df, whole)), hn::Set(df, 1.0f * kPartRatio));
-  hn::StoreU(hn::DemoteTo(d8, whole), d8, high);
-  hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(rest)), d8, low);
+  const VF rounded = hn::Add(scaled, rounder);
+  const VF rest = hn::Sub(scaled, hn::Sub(rounded, rounder));
+  StoreLowBytes(rounded, high);
+  StoreLowBytes(hn::MulAdd(rest, hn::Set(df, 1.0f * kPartRatio), rounder), low);
 }
 
 // high + low / kPartRatio of products.

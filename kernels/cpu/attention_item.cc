@@ -319,7 +319,8 @@ class ItemPass {
   // Fetches a latent head's bytes of the next block, which are few beside the work on this one.
   void FetchHead(const uint8_t* head, int64_t bytes) const {
     constexpr int64_t kLine = 64;
-    for (int64_t i = 0; ahead_ != 0 && i < bytes; i += kLine) hwy::Prefetch(head + ahead_ + i);
+    for (int64_t i = 0; ahead_ != 0 && i < bytes; i += kLine)
+      __builtin_prefetch(head + ahead_ + i, 0, 2);
   }
 
   void PrepareValues(const PageFormat& format, const uint8_t* page, int h, int tokens,
@@ -349,20 +350,21 @@ class ItemPass {
     FetchHead(head, format.k_head_bytes);
     DecodeAbsorbedKeys(format, head, m_.key_sources);
     PrepareValues(format, page, first_head, kBlockTokens, 0);
-    for (int64_t tile = 0; tile < m_.tiles_per_head; ++tile) {
+    const int64_t last = int64_t{plan_.kv_per_k} * queries();
+    for (int64_t first = 0; first < last; first += kAmxRows) {
       bool scored = false;
-      for (int i = 0; i < kAmxRows; ++i) {
-        const int64_t row = tile * kAmxRows + i;
+      for (int64_t row = first; row < std::min(first + kAmxRows, last); ++row) {
         const auto h = static_cast<int>(first_head + row / queries());
         const auto query = static_cast<int>(row % queries());
         const int item_row = query / plan_.q_per_kv;
-        if (h >= first_head + plan_.kv_per_k) break;
         if (item_row < rows.first || item_row >= rows.last) continue;
         if (!scored) {
-          ScoreTile(format.absorbed, QueryTile(k_head, tile), m_.key_sources, m_.scores);
+          const auto used = static_cast<int>(std::min<int64_t>(last - first, kAmxRows));
+          ScoreTile(format.absorbed, QueryTile(k_head, first / kAmxRows), used, m_.key_sources,
+                    m_.scores);
           scored = true;
         }
-        float* scores = m_.scores + i * kBlockTokens;
+        float* scores = m_.scores + (row - first) * kBlockTokens;
         const float decay = Soften(h, query, start, scores);
         value_batch_.Add(scores, decay, m_.sums + Index(h, query) * plan_.v_dims);
       }

@@ -98,21 +98,32 @@ inline void MultiplyRows(const float* a, int64_t a_stride, int rows, const T* ti
   }
 }
 
+template <int kVectors>
+HWY_INLINE void MultiplyColumns(const float* x, int rows, const float* matrix, int cols, int first,
+                                float* out) {
+  const DF df;
+  VF sums[kVectors];
+  for (VF& sum : sums) sum = hn::Zero(df);
+  for (int r = 0; r < rows; ++r) {
+    const float* row = matrix + static_cast<int64_t>(r) * cols + first;
+    const VF factor = hn::Set(df, x[r]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = hn::MulAdd(factor, hn::LoadU(df, row + v * kLanes), sums[v]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], df, out + first + v * kLanes);
+}
+
 // out[c] = sum over r of x[r] * matrix[r][c]; cols a multiple of 16.
 inline void MultiplyMatrix(const float* x, int rows, const float* matrix, int cols, float* out) {
-  const DF df;
-  constexpr int kVectors = kSumLanes / kLanes;
-  for (int c = 0; c < cols; c += kSumLanes) {
-    VF sums[kVectors];
-    for (VF& sum : sums) sum = hn::Zero(df);
-    for (int r = 0; r < rows; ++r) {
-      const VF factor = hn::Set(df, x[r]);
-      for (int v = 0; v < kVectors; ++v) {
-        sums[v] = hn::MulAdd(factor, hn::LoadU(df, matrix + r * cols + c + v * kLanes), sums[v]);
-      }
-    }
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], df, out + c + v * kLanes);
+  int c = 0;
+  for (; c + 8 * kLanes <= cols; c += 8 * kLanes) {
+    MultiplyColumns<8>(x, rows, matrix, cols, c, out);
   }
+  for (; c + 4 * kLanes <= cols; c += 4 * kLanes) {
+    MultiplyColumns<4>(x, rows, matrix, cols, c, out);
+  }
+  for (; c < cols; c += kLanes) MultiplyColumns<1>(x, rows, matrix, cols, c, out);
 }
 
 // ---- Softmax ----
