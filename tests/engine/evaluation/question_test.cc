@@ -87,6 +87,7 @@ TEST(Question, DamagedRecordsAreNamed) {
 
 TEST(Question, FilesAreFoundAndTheirLinesNamed) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "questions";
+  std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "openbook_qa.jsonl")
       << R"({"query": "a", "choices": ["b\u2028"], "gold": 0})"
