@@ -146,9 +146,19 @@ absl::StatusOr<PlaneFactors> FactorsOf(const Checkpoint& checkpoint, const Plane
 
 using Energies = std::vector<std::vector<DimEnergies>>;
 
+// What the whole cache may take.
 double BytesPerToken(const MixedOptions& options, const ModelConfig& config) {
   return options.bytes_per_token.value_or(static_cast<double>(config.full_bytes_per_token()) /
                                           options.ratio);
+}
+
+// What it takes beside the planes: the norms of rebuilt keys.
+double NormBytesPerToken(const ModelConfig& config) {
+  return config.qk_norm ? 2.0 * config.num_layers * config.num_kv_heads : 0;
+}
+
+int64_t BlockBytes(double bytes_per_token) {
+  return static_cast<int64_t>(bytes_per_token * kBlockTokens + 1e-6);
 }
 
 // Of K's planes, then of V's.
@@ -156,8 +166,7 @@ std::vector<PlaneAllocation> Allocate(const Energies& k, const Energies& v, doub
                                       const MixedOptions& options) {
   if (options.k_share.has_value()) {
     const auto allocate = [&](const Energies& planes, double share) {
-      return AllocateBits(planes, options.widths,
-                          static_cast<int64_t>(bytes_per_token * share * kBlockTokens));
+      return AllocateBits(planes, options.widths, BlockBytes(bytes_per_token * share));
     };
     std::vector<PlaneAllocation> out = allocate(k, *options.k_share);
     std::vector<PlaneAllocation> rest = allocate(v, 1 - *options.k_share);
@@ -166,7 +175,7 @@ std::vector<PlaneAllocation> Allocate(const Energies& k, const Energies& v, doub
   }
   Energies all = k;
   all.insert(all.end(), v.begin(), v.end());
-  return AllocateBits(all, options.widths, static_cast<int64_t>(bytes_per_token * kBlockTokens));
+  return AllocateBits(all, options.widths, BlockBytes(bytes_per_token));
 }
 
 // Whether the budget lies between the smallest and the largest cache.
@@ -175,24 +184,29 @@ absl::Status CheckBudget(const MixedOptions& options, const ModelConfig& config)
                                       options.heads_per_group * config.head_dim);
   const double full = static_cast<double>(config.full_bytes_per_token());
   const double planes = static_cast<double>(config.num_layers) / kBlockTokens;
+  const double norms = NormBytesPerToken(config);
   const double bytes = BytesPerToken(options, config);
-  const auto check = [&](const std::string& flag, double asked, double num_planes) {
-    const double smallest = planes * num_planes * static_cast<double>(bounds.smallest);
-    const double largest = planes * num_planes * static_cast<double>(bounds.largest);
-    if (asked >= smallest && asked <= largest) return absl::OkStatus();
+  const double smallest = 2 * planes * static_cast<double>(bounds.smallest) + norms;
+  const double largest = 2 * planes * static_cast<double>(bounds.largest) + norms;
+  if (!(bytes >= smallest && bytes <= largest)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flag, " asks for ", asked, " bytes per token, these widths and blocks can take ", smallest,
-        " to ", largest, " (a ratio of ", full / smallest * num_planes / 2, " to ",
-        full / largest * num_planes / 2, ")"));
-  };
-  RETURN_IF_ERROR(check(options.bytes_per_token.has_value()
-                            ? absl::StrCat("--bytes-per-token ", bytes)
-                            : absl::StrCat("--ratio ", options.ratio),
-                        bytes, 2));
+        options.bytes_per_token.has_value()
+            ? absl::StrCat("--bytes-per-token is ", bytes)
+            : absl::StrCat("--ratio is ", options.ratio, ", ", bytes, " bytes per token"),
+        "; these widths and blocks allow ", smallest, " to ", largest, " bytes, a ratio of ",
+        full / smallest, " to ", full / largest));
+  }
   if (!options.k_share.has_value()) return absl::OkStatus();
-  const std::string flag = absl::StrCat("--k-share ", *options.k_share);
-  RETURN_IF_ERROR(check(absl::StrCat(flag, " for K"), bytes * *options.k_share, 1));
-  return check(absl::StrCat(flag, " for V"), bytes * (1 - *options.k_share), 1);
+  const double least = (smallest - norms) / 2, most = (largest - norms) / 2;
+  for (const double share : {*options.k_share, 1 - *options.k_share}) {
+    const double plane = (bytes - norms) * share;
+    if (plane >= least && plane <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--k-share is ", *options.k_share, ", which leaves ", plane,
+                     " bytes per token for keys or values; these widths and blocks allow ", least,
+                     " to ", most));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -271,7 +285,7 @@ absl::StatusOr<std::vector<LayerFactors>> CompressMixed(
   }
 
   const std::vector<PlaneAllocation> allocation =
-      Allocate(k_dims, v_dims, BytesPerToken(options, config), options);
+      Allocate(k_dims, v_dims, BytesPerToken(options, config) - NormBytesPerToken(config), options);
   std::vector<LayerFactors> out;
   for (int l = 0; l < config.num_layers; ++l) {
     LayerFactors layer{.sinks = options.sinks, .own_page = options.own_page};

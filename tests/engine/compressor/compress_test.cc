@@ -234,7 +234,7 @@ TEST_F(CompressTest, WrongOptionsNameTheFlagAndBothNumbers) {
   options = Options("x");
   options.method = MixedOptions{.ratio = 60};
   EXPECT_THAT(Compress(options, Ignore).status().message(),
-              HasSubstr("--ratio 60 asks for 4.26667 bytes per token"));
+              HasSubstr("--ratio is 60, 4.26667 bytes per token"));
   options = Options("x");
   options.model.model.clear();
   EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--model is missing"));

@@ -261,12 +261,17 @@ TEST(MixedOptions, WrongValuesAreNamedWithWhatIsAllowed) {
   EXPECT_EQ(message({}), "");
   EXPECT_THAT(message({.ratio = 0}), HasSubstr("--ratio is 0"));
   EXPECT_THAT(message({.ratio = 60}),
-              HasSubstr("--ratio 60 asks for 384 bytes per token, these widths and blocks can take "
-                        "600 to 11640 (a ratio of 38.4 to 1.97938)"));
-  EXPECT_THAT(message({.ratio = 1.5}), HasSubstr("--ratio 1.5 asks for 15360 bytes per token"));
-  EXPECT_THAT(message({.bytes_per_token = 100}), HasSubstr("--bytes-per-token 100 asks for 100"));
-  EXPECT_THAT(message({.ratio = 4, .k_share = 0.02}), HasSubstr("--k-share 0.02 for K asks"));
-  EXPECT_THAT(message({.ratio = 4, .k_share = 0.98}), HasSubstr("--k-share 0.98 for V asks"));
+              HasSubstr("--ratio is 60, 384 bytes per token; these widths and blocks allow 600 to "
+                        "11640 bytes, a ratio of 38.4 to 1.97938"));
+  EXPECT_THAT(message({.ratio = 1.5}), HasSubstr("--ratio is 1.5, 15360 bytes per token"));
+  EXPECT_THAT(message({.bytes_per_token = 100}), HasSubstr("--bytes-per-token is 100; these"));
+  EXPECT_THAT(message({.ratio = 4, .k_share = 0.02}),
+              HasSubstr("--k-share is 0.02, which leaves 115.2 bytes per token"));
+  EXPECT_THAT(message({.ratio = 4, .k_share = 0.98}),
+              HasSubstr("--k-share is 0.98, which leaves 115.2 bytes per token"));
+  config.qk_norm = true;  // 2 bytes for each KV head of each layer
+  EXPECT_THAT(message({.ratio = 60}), HasSubstr("allow 780 to 11820 bytes"));
+  EXPECT_EQ(message({.bytes_per_token = 780}), "");
   EXPECT_THAT(message({.k_share = 1.5}), HasSubstr("--k-share is 1.5"));
   EXPECT_THAT(message({.widths = {.widths = {2, 4}}}), HasSubstr("--bit-widths is 2,4"));
   EXPECT_THAT(message({.widths = {.widths = {8, 5}}}), HasSubstr("--bit-widths is 8,5"));

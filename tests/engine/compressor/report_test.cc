@@ -31,12 +31,9 @@ CompressionReport Example() {
                            .bytes_per_sequence = 4096,
                            .full_bytes_per_token = 200,
                            .predicted_kl = 0.0125};
-  const CompressionReport::Plane k{
-      .layout = {.latent_heads = 1, .segments = {{16, Codec::kInt4}, {16, Codec::kInt2}}},
-      .full_dims = 48,
-      .energy = {4, 3, 2, 1},
-      .energy_kept = 0.9,
-      .predicted_kl = 0.01};
+  CompressionReport::Plane k{
+      .full_dims = 48, .energy = {4, 3, 2, 1}, .energy_kept = 0.9, .predicted_kl = 0.01};
+  k.layout = {.latent_heads = 1, .segments = {{16, Codec::kInt4}, {16, Codec::kInt2}}};
   CompressionReport::Plane v = k;
   v.layout.segments = {{48, Codec::kInt8}};
   report.layers = {{.k = k, .v = v}, {.k = v, .v = k}};
