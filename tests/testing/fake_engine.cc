@@ -168,7 +168,7 @@ absl::StatusOr<SampleResult> FakeEngine::Draw(const Batch& batch, const BatchSam
   const int64_t num_tokens = batch.kv_lens[s];
   if (sample.row != *next - 1) return Broken("sample row is not the last", sample.row, *next);
   if (sample.position != num_tokens) return Broken("sample position", sample.position, num_tokens);
-  uint64_t all_states = seats_[batch.seats[s]].state;
+  uint64_t all_states = 0;
   for (int64_t i = FirstSeen(num_tokens - 1, info_.sliding_window); i < num_tokens; ++i) {
     const Slot& slot = Read(batch, s, i);
     all_states = RandomBits(all_states, slot.state);
@@ -191,7 +191,7 @@ std::vector<int32_t> FakeEngine::Expected(const Request& request, int vocab_size
   std::vector<int32_t> output;
   while (static_cast<int>(output.size()) < request.max_new_tokens) {
     const bool may_stop = static_cast<int>(output.size()) >= request.min_new_tokens;
-    uint64_t all_states = states.back();
+    uint64_t all_states = 0;
     const auto num_tokens = static_cast<int64_t>(states.size()) - 1;
     for (int64_t i = FirstSeen(num_tokens - 1, sliding_window); i < num_tokens; ++i) {
       all_states = RandomBits(all_states, states[i + 1]);
