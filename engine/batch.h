@@ -29,7 +29,7 @@ struct BatchScore {
 
 // What one step computes: self-contained plain data. S sequences with T token rows in all, L of
 // them sampled. A sequence's rows are its next uncomputed tokens; blocks for them are already in
-// its row of the block table.
+// its row of the block table, and it has a seat.
 struct Batch {
   std::vector<int32_t> token_ids;    // [T]
   std::vector<int32_t> positions;    // [T]
@@ -38,6 +38,7 @@ struct Batch {
   std::vector<int32_t> kv_lens;      // [S], tokens after this step
   std::vector<int32_t> block_table;  // [S, max_blocks], -1 past the end
   int64_t max_blocks = 0;
+  std::vector<int32_t> seats;        // [S], in [0, EngineInfo::num_sequences), no two the same
   std::vector<BatchSample> samples;  // [L]
   std::vector<BatchScore> scores;    // [N]
 
@@ -50,10 +51,12 @@ struct StepOutput {
   std::vector<float> logprobs;        // [N] of the batch's scores, natural log
 };
 
-// Adds a sequence's tokens [begin, end) as rows. `blocks` holds the sequence's blocks for [0, end);
-// batch->max_blocks, set before the first call, is at least their number. Returns the index of the
+// Adds a sequence's tokens [begin, end) as rows. `blocks` holds the sequence's blocks for [0, end)
+// (-1 for those behind its window, given back); batch->max_blocks, set before the first call, is at
+// least their number. `seat` is the sequence's, which keeps what it must remember beside its
+// blocks: it stays the same from the sequence's first step to its last. Returns the index of the
 // last row.
 int AppendRows(Batch* batch, absl::Span<const int32_t> tokens, int begin, int end,
-               absl::Span<const int32_t> blocks);
+               absl::Span<const int32_t> blocks, int32_t seat);
 
 }  // namespace latentd

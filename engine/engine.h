@@ -11,12 +11,15 @@ namespace latentd {
 // What the layers above need to know about a loaded model and its cache. Constant.
 struct EngineInfo {
   std::string model_name;
-  std::string family;  // "llama", "qwen2", "gpt2"
+  std::string family;  // a row of the families table: "llama"
   int vocab_size = 0;
   int num_layers = 0;
   int max_context = 0;         // tokens of one sequence, prompt and output
   int64_t num_blocks = 0;      // of kBlockTokens tokens each
+  int num_sequences = 0;       // seats: sequences that can be at work at once
+  int sliding_window = 0;      // > 0: no token sees positions this far behind it or further
   double bytes_per_token = 0;  // of this cache, all metadata counted
+  double bytes_per_sequence = 0;  // once per sequence at work: exact sinks, the page being filled
   double k_bytes_per_token = 0;
   double v_bytes_per_token = 0;
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
@@ -35,6 +38,10 @@ class Engine {
   // error means that the engine is dead: no later call succeeds. A row with NaN logits is no error:
   // its SampleResult says ok = false.
   virtual absl::StatusOr<StepOutput> Step(const Batch& batch) = 0;
+
+  // Raw logits [rows.size(), vocab_size] of rows of the latest step; valid until the next call of
+  // any kind. For measurements that need whole distributions; ask for some tens of rows at a time.
+  virtual absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> rows) = 0;
 };
 
 }  // namespace latentd

@@ -49,6 +49,11 @@ class LocalEngine final : public Engine {
     return output;
   }
 
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> rows) override {
+    RETURN_IF_ERROR(dead_);
+    return absl::MakeConstSpan(decoder_.Logits(rows), rows.size() * config_.vocab_size);
+  }
+
  private:
   absl::Status Check(const Batch& batch) const {
     for (const int32_t id : batch.token_ids) RETURN_IF_ERROR(CheckToken(id));
@@ -130,7 +135,7 @@ class LocalEngine final : public Engine {
   absl::Status dead_;  // the error of the step that ended this engine
 };
 
-EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const LatentsFile* latents,
+EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const Latents* latents,
                   Codec full_codec, int max_context, const Ops& ops, const ModelWeights& weights) {
   EngineInfo info{.model_name = config.name,
                   .family = config.family,
@@ -138,15 +143,20 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
                   .num_layers = config.num_layers,
                   .max_context = max_context,
                   .num_blocks = layout.num_blocks(),
+                  .num_sequences = static_cast<int>(layout.num_sequences()),
+                  .sliding_window = config.sliding_window,
                   .bytes_per_token = layout.bytes_per_token(),
+                  .bytes_per_sequence = static_cast<double>(layout.bytes_per_sequence()),
                   .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
                   .weight_bytes = weights.bytes,
-                  .cache_name = latents != nullptr ? latents->method()
+                  .cache_name = latents != nullptr ? latents->method
                                                    : absl::StrCat("full ", Info(full_codec).name),
                   .device = std::string(ops.name())};
   for (int l = 0; l < layout.num_layers(); ++l) {
-    info.k_bytes_per_token += static_cast<double>(layout.layer(l).k.plane_bytes()) / kBlockTokens;
-    info.v_bytes_per_token += static_cast<double>(layout.layer(l).v.plane_bytes()) / kBlockTokens;
+    const CacheLayer& layer = layout.layer(l);  // key norms belong to K
+    const int64_t v_bytes = layer.v.plane_bytes();
+    info.k_bytes_per_token += static_cast<double>(layer.block_bytes() - v_bytes) / kBlockTokens;
+    info.v_bytes_per_token += static_cast<double>(v_bytes) / kBlockTokens;
   }
   return info;
 }
@@ -154,7 +164,7 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint,
-                                                          const LatentsFile* latents,
+                                                          const Latents* latents,
                                                           std::unique_ptr<Ops> ops,
                                                           const EngineOptions& options) {
   const ModelConfig& config = checkpoint.config();
@@ -164,16 +174,22 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
   }
   const int max_context = options.max_context > 0 ? options.max_context : config.max_context;
   const std::vector<CacheLayer> layers = CacheLayersOf(config, latents, options.full_codec);
-  ASSIGN_OR_RETURN(const CacheLayout one_block, CacheLayout::Create(layers, 1));
-  const int64_t num_blocks = options.num_blocks > 0
-                                 ? options.num_blocks
-                                 : options.cache_bytes / one_block.bytes_per_block();
+  ASSIGN_OR_RETURN(const CacheLayout one_block, CacheLayout::Create(layers, 1, 1));
+  const int64_t block_bytes = one_block.bytes_per_block();
+  const int64_t seats_bytes = one_block.bytes_per_sequence() * options.num_sequences;
+  const int64_t num_blocks =
+      options.num_blocks > 0
+          ? options.num_blocks
+          : std::max<int64_t>(0, options.cache_bytes - seats_bytes) / block_bytes;
   if (num_blocks < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--cache-bytes is ", options.cache_bytes,
-                                                   ", one block of ", kBlockTokens,
-                                                   " tokens takes ", one_block.bytes_per_block()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cache-bytes is ", options.cache_bytes, ", the smallest cache takes ",
+                     block_bytes + seats_bytes, ": ", block_bytes, " for one block of ",
+                     kBlockTokens, " tokens and ", seats_bytes, " for what --max-sequences, ",
+                     options.num_sequences, ", sequences keep beside their blocks"));
   }
-  ASSIGN_OR_RETURN(CacheLayout layout, CacheLayout::Create(layers, num_blocks));
+  ASSIGN_OR_RETURN(CacheLayout layout,
+                   CacheLayout::Create(layers, num_blocks, options.num_sequences));
   const int served_context =
       static_cast<int>(std::min<int64_t>(max_context, num_blocks * kBlockTokens));
   ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint,

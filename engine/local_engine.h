@@ -15,6 +15,7 @@ namespace latentd {
 struct EngineOptions {
   int64_t cache_bytes = int64_t{1} << 30;  // of the pool
   int64_t num_blocks = 0;                  // > 0: this many blocks instead
+  int num_sequences = 1;                   // seats
   int max_context = 0;                     // 0: the model's
   Codec full_codec = Codec::kF16;          // of the full cache: kF16, or kF32 for exactness tests
 };
@@ -22,7 +23,7 @@ struct EngineOptions {
 // An engine on this process's device: model, cache pool and ops. Owns all three; `checkpoint` and
 // `latents` are borrowed for its lifetime.
 absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint,
-                                                          const LatentsFile* latents,
+                                                          const Latents* latents,
                                                           std::unique_ptr<Ops> ops,
                                                           const EngineOptions& options);
 

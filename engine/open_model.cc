@@ -1,26 +1,47 @@
 #include "engine/open_model.h"
 
+#include <algorithm>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/local_engine.h"
+#include "engine/model/plain_latents.h"
 
 namespace latentd {
 
 void AddModelFlags(CommandLine* flags, ModelOptions* options) {
   flags->Add("model", &options->model, "PATH", "Hugging Face folder or .gguf file");
-  flags->Add("latents", &options->latents, "FILE",
-             "latents file of the model; without it the cache is full");
-  flags->Add("cache-codec", &options->cache_codec, "BITS", "bits of a full cache: 16");
+  flags->Add(
+      "latents", &options->latents, "FILE",
+      "latents file of the model; without it the cache is uncompressed, or see --cache-codec");
+  flags->Add("cache-codec", &options->cache_codec, "BITS",
+             "without latents: bits of a cached number, 16, 8, 4, 3 or 2");
   flags->Add("device", &options->device, "NAME", "where to compute: cpu");
   flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
              {.min = 0, .max = 1024});
-  flags->AddBytes("cache-bytes", &options->cache_bytes, "memory of the paged cache", {.min = 1});
+  flags->AddBytes("cache-bytes", &options->cache_bytes,
+                  "memory of the cache: pages, and what each sequence keeps beside them",
+                  {.min = 1});
   flags->Add("max-context", &options->max_context, "N",
              "tokens of one sequence; 0: the model's own limit", {.min = 0});
+}
+
+absl::Status ValidateCache(const ModelOptions& options) {
+  constexpr std::string_view kCodecs[] = {"16", "8", "4", "3", "2"};
+  if (absl::c_linear_search(kCodecs, options.cache_codec)) {
+    if (options.latents.empty() || options.cache_codec == "16") return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--cache-codec is ", options.cache_codec, " and --latents is \"", options.latents,
+        "\": a latents file has its own codecs, give one of the two"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--cache-codec is \"", options.cache_codec, "\", allowed: 16, 8, 4, 3, 2"));
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options) {
@@ -38,22 +59,22 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
   return CreateCpuOps(options.threads > 0 ? options.threads : std::max(1, cores));
 }
 
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options) {
-  if (options.cache_codec != "16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cache-codec is \"", options.cache_codec,
-                     "\", a full cache has 16 bits; for fewer bytes give --latents"));
-  }
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences) {
+  RETURN_IF_ERROR(ValidateCache(options));
   OpenedModel opened;
   ASSIGN_OR_RETURN(opened.checkpoint, OpenCheckpoint(options));
+  int bits = 16;
   if (!options.latents.empty()) {
-    ASSIGN_OR_RETURN(opened.latents, LatentsFile::Open(options.latents, *opened.checkpoint));
+    ASSIGN_OR_RETURN(opened.latents, OpenLatents(options.latents, *opened.checkpoint));
+  } else if (absl::SimpleAtoi(options.cache_codec, &bits) && bits != 16) {
+    ASSIGN_OR_RETURN(opened.latents, MakePlainLatents(*opened.checkpoint, bits));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
-  ASSIGN_OR_RETURN(
-      opened.engine,
-      CreateLocalEngine(*opened.checkpoint, opened.latents.get(), std::move(ops),
-                        {.cache_bytes = options.cache_bytes, .max_context = options.max_context}));
+  ASSIGN_OR_RETURN(opened.engine,
+                   CreateLocalEngine(*opened.checkpoint, opened.latents.get(), std::move(ops),
+                                     {.cache_bytes = options.cache_bytes,
+                                      .num_sequences = num_sequences,
+                                      .max_context = options.max_context}));
   return opened;
 }
 

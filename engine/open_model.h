@@ -16,8 +16,8 @@ namespace latentd {
 // The flags that every program which runs a model shares.
 struct ModelOptions {
   std::string model;                       // --model: Hugging Face folder or .gguf file
-  std::string latents;                     // --latents: empty for a full cache
-  std::string cache_codec = "16";          // --cache-codec, without latents
+  std::string latents;                     // --latents: empty for a cache without a file
+  std::string cache_codec = "16";          // --cache-codec, without latents: 16, 8, 4, 3 or 2
   std::string device = "cpu";              // --device
   int threads = 0;                         // --threads; 0: one per core
   int64_t cache_bytes = int64_t{2} << 30;  // --cache-bytes
@@ -30,13 +30,15 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options);
 // the others.
 struct OpenedModel {
   std::unique_ptr<Checkpoint> checkpoint;
-  std::unique_ptr<LatentsFile> latents;  // null for a full cache
+  std::unique_ptr<Latents> latents;  // null for a full cache
   std::unique_ptr<Engine> engine;
 };
 
 // INVALID_ARGUMENT names the flag to change.
+absl::Status ValidateCache(const ModelOptions& options);  // --cache-codec, before a model is opened
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options);
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options);
+// `num_sequences` can be at work at once: that many seats beside the blocks.
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences);
 
 }  // namespace latentd

@@ -98,6 +98,53 @@ absl::Status CheckRope(const AttentionSpec& spec) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSinks(const AttentionSpec& spec) {
+  const CacheLayer& cache = spec.cache;
+  if (cache.sinks < 0 || cache.sinks > kBlockTokens) {
+    return Disagree("cache.sinks", cache.sinks, "must be in 0 ..", kBlockTokens);
+  }
+  if (spec.path == AttentionPath::kFull && (cache.sinks > 0 || cache.own_page)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: path full takes no sinks and no own page, ", cache.sinks,
+                     " sinks and ", int{cache.own_page}, " own page are given"));
+  }
+  const int64_t kv_dims = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const int64_t dims = cache.sinks > 0 ? kv_dims : 0;
+  if (cache.sink_dims == dims) return absl::OkStatus();
+  return Disagree("cache.sink_dims", cache.sink_dims,
+                  absl::StrCat("for ", cache.sinks, " sinks of ", kv_dims, " dims must be"), dims);
+}
+
+absl::Status CheckKeyNorm(const AttentionSpec& spec) {
+  const int norms = spec.k_norm != nullptr ? spec.num_kv_heads : 0;
+  if (spec.cache.key_norms != norms) {
+    return Disagree("cache.key_norms", spec.cache.key_norms,
+                    spec.k_norm != nullptr ? "with k_norm must be" : "without k_norm must be",
+                    norms);
+  }
+  if (spec.k_norm == nullptr) return absl::OkStatus();
+  if (spec.path != AttentionPath::kReconstruct) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: path ", Name(spec.path), " takes no k_norm, one is given"));
+  }
+  if (!(spec.k_norm_epsilon >= 0.0f && std::isfinite(spec.k_norm_epsilon))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention: k_norm_epsilon is ", spec.k_norm_epsilon, ", must be finite and at least 0"));
+  }
+  return CheckFinite("k_norm", spec.k_norm, spec.head_dim);
+}
+
+// What changes which scores a row sees.
+absl::Status CheckScores(const AttentionSpec& spec) {
+  if (spec.window < 0) return Disagree("window", spec.window, "must be at least", 0);
+  if (spec.alibi_slopes == nullptr) return absl::OkStatus();
+  if (spec.path == AttentionPath::kReconstruct) {
+    return absl::InvalidArgumentError(
+        "attention: path reconstruct takes no alibi_slopes, some are given");
+  }
+  return CheckFinite("alibi_slopes", spec.alibi_slopes, spec.num_heads);
+}
+
 }  // namespace
 
 const char* Name(AttentionPath path) {
@@ -127,6 +174,9 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
   RETURN_IF_ERROR(CheckPlane(spec.cache.k, "k", TileOrder::kDimMajor));
   RETURN_IF_ERROR(CheckPlane(spec.cache.v, "v", TileOrder::kTokenMajor));
   RETURN_IF_ERROR(CheckRope(spec));
+  RETURN_IF_ERROR(CheckSinks(spec));
+  RETURN_IF_ERROR(CheckKeyNorm(spec));
+  RETURN_IF_ERROR(CheckScores(spec));
   if (spec.path == AttentionPath::kFull) {
     if (spec.k_up != nullptr || spec.v_up != nullptr || spec.k_bias != nullptr ||
         spec.v_bias != nullptr) {
@@ -135,6 +185,10 @@ absl::Status ValidateAttention(const AttentionSpec& spec) {
     }
     RETURN_IF_ERROR(CheckFullPlane(spec, spec.cache.k, "k"));
     return CheckFullPlane(spec, spec.cache.v, "v");
+  }
+  if (spec.path == AttentionPath::kAbsorbed && spec.k_bias != nullptr) {
+    return absl::InvalidArgumentError(
+        "attention: path absorbed takes no k_bias (it changes no weight), one is given");
   }
   RETURN_IF_ERROR(CheckLatentPlane(spec, spec.cache.k, "k", spec.k_up, spec.k_bias));
   return CheckLatentPlane(spec, spec.cache.v, "v", spec.v_up, spec.v_bias);

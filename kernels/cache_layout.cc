@@ -13,6 +13,7 @@ namespace latentd {
 namespace {
 
 constexpr int64_t kMaxPoolBytes = int64_t{1} << 62;
+constexpr int64_t kMaxHeadDims = int64_t{1} << 30;  // of all segments, so that an int holds them
 
 // Bytes of the scales (and zeros) of a segment in one block.
 int64_t ScaleBytes(Codec codec) { return int64_t{kBlockTokens} * Info(codec).scale_bytes; }
@@ -137,12 +138,35 @@ absl::Status CheckPlane(const CachePlane& plane, int layer, const char* name) {
         "cache layer ", layer, ": the ", name, " plane has ", plane.latent_heads,
         " latent heads of ", plane.segments.size(), " segments, needs at least 1 of 1"));
   }
+  int64_t dims = 0;
   for (const Segment& segment : plane.segments) {
     if (segment.dims <= 0 || segment.dims % kTileDims != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("cache layer ", layer, ": a segment of the ", name, " plane has ",
                        segment.dims, " dims, not a positive multiple of ", kTileDims));
     }
+    dims += segment.dims;
+  }
+  if (dims > kMaxHeadDims) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", layer, ": a latent head of the ",
+                                                   name, " plane has ", dims,
+                                                   " dims, the limit is ", kMaxHeadDims));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSequencePart(const CacheLayer& layer, int l) {
+  if (layer.sinks < 0 || layer.sinks > kBlockTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
+                                                   " exact sinks, allowed: 0 to ", kBlockTokens));
+  }
+  if ((layer.sinks > 0) != (layer.sink_dims > 0) || layer.sink_dims < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cache layer ", l, ": ", layer.sinks,
+                                                   " exact sinks of ", layer.sink_dims, " dims"));
+  }
+  if (layer.key_norms < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache layer ", l, ": key_norms is ", layer.key_norms, ", at least 0"));
   }
   return absl::OkStatus();
 }
@@ -155,6 +179,16 @@ double ApproximateBytes(const CachePlane& plane) {
     dims_bits += static_cast<double>(segment.dims) * info.bits + 8.0 * info.scale_bytes;
   }
   return plane.latent_heads * dims_bits / 8.0 * kBlockTokens;
+}
+
+double ApproximateBlockBytes(const CacheLayer& layer) {
+  return ApproximateBytes(layer.k) + ApproximateBytes(layer.v) +
+         2.0 * layer.key_norms * kBlockTokens;
+}
+
+double ApproximateSequenceBytes(const CacheLayer& layer) {
+  const double sinks = 4.0 * layer.sinks * layer.sink_dims;
+  return layer.own_page ? sinks + ApproximateBlockBytes(layer.OwnPageLayer()) : sinks;
 }
 
 }  // namespace
@@ -202,18 +236,40 @@ CacheLayer FullCacheLayer(int num_kv_heads, int head_dim, Codec codec) {
       .v = {.latent_heads = num_kv_heads, .segments = {segment}, .order = TileOrder::kTokenMajor}};
 }
 
-absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers,
-                                                int64_t num_blocks) {
-  if (layers.empty() || num_blocks <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cache of ", layers.size(), " layers and ",
-                                                   num_blocks, " blocks, needs at least 1 and 1"));
+int64_t CacheLayer::sink_bytes() const {
+  constexpr int64_t kAlignment = 128;
+  const int64_t bytes = int64_t{2} * 2 * sinks * sink_dims;  // K and V, fp16
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// OwnPageLayer().block_bytes(), which a step asks for often, without its vectors.
+int64_t CacheLayer::own_page_bytes() const {
+  if (!own_page) return 0;
+  const int64_t latents = int64_t{k.latent_heads} * k.dims() + int64_t{v.latent_heads} * v.dims();
+  return 2 * kBlockTokens * (latents + key_norms);
+}
+
+CacheLayer CacheLayer::OwnPageLayer() const {
+  CacheLayer page{.k = k, .v = v, .key_norms = key_norms};
+  page.k.segments = {{.dims = k.dims(), .codec = Codec::kF16}};
+  page.v.segments = {{.dims = v.dims(), .codec = Codec::kF16}};
+  return page;
+}
+
+absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers, int64_t num_blocks,
+                                                int64_t num_sequences) {
+  if (layers.empty() || num_blocks <= 0 || num_sequences <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cache of ", layers.size(), " layers, ",
+                                                   num_blocks, " blocks and ", num_sequences,
+                                                   " sequences, needs at least 1, 1 and 1"));
   }
   double approximate_bytes = 0;
   for (size_t l = 0; l < layers.size(); ++l) {
     RETURN_IF_ERROR(CheckPlane(layers[l].k, static_cast<int>(l), "K"));
     RETURN_IF_ERROR(CheckPlane(layers[l].v, static_cast<int>(l), "V"));
-    const double block_bytes = ApproximateBytes(layers[l].k) + ApproximateBytes(layers[l].v);
-    approximate_bytes += block_bytes * static_cast<double>(num_blocks);
+    RETURN_IF_ERROR(CheckSequencePart(layers[l], static_cast<int>(l)));
+    approximate_bytes += ApproximateBlockBytes(layers[l]) * static_cast<double>(num_blocks) +
+                         ApproximateSequenceBytes(layers[l]) * static_cast<double>(num_sequences);
     if (approximate_bytes >= static_cast<double>(kMaxPoolBytes)) {
       return absl::InvalidArgumentError(absl::StrCat("cache of ", num_blocks, " blocks takes ",
                                                      approximate_bytes, " bytes by layer ", l,
@@ -222,9 +278,15 @@ absl::StatusOr<CacheLayout> CacheLayout::Create(std::vector<CacheLayer> layers,
   }
   CacheLayout layout;
   layout.num_blocks_ = num_blocks;
+  layout.num_sequences_ = num_sequences;
   for (const CacheLayer& layer : layers) {
     layout.layer_base_.push_back(layout.bytes_per_block_ * num_blocks);
     layout.bytes_per_block_ += layer.block_bytes();
+  }
+  for (const CacheLayer& layer : layers) {
+    layout.sequence_base_.push_back(layout.bytes_per_block_ * num_blocks +
+                                    layout.bytes_per_sequence_ * num_sequences);
+    layout.bytes_per_sequence_ += layer.sequence_bytes();
   }
   layout.layers_ = std::move(layers);
   return layout;

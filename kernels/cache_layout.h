@@ -13,17 +13,28 @@ namespace latentd {
 // A block holds 64 consecutive tokens of one sequence, for all layers:
 //
 //   pool    = layer 0's region | layer 1's region | ...         layer_base(l)
+//             | layer 0's sequences | layer 1's sequences | ... sequence_base(l)
 //   region  = block 0 | block 1 | ... | block num_blocks - 1    block_bytes() each
-//   block   = K plane | V plane                                 plane_bytes() each
+//   block   = K plane | V plane | key norms                     plane_bytes() each
 //   plane   = latent head 0 | latent head 1 | ...               head_bytes() each
 //   head    = segment 0 | segment 1 | ...                       segment_offset(s)
 //   segment = tile 0 | tile 1 | ... | scales[64] | zeros[64]    scale_offset(s)
 //   tile    = 16 dims x 64 tokens of codes (CodePlace)          TileBytes() each
 //
-// Scales and zeros are fp16; scales are there for codecs with a scale, zeros for min-max ones. All
-// numbers are little endian. A tile and an array of scales are multiples of 128 bytes, so every
-// part down to the tile begins at a multiple of 128 bytes from the pool's start. What no token has
-// written yet may hold anything.
+//   norms   = one array [64] per KV head of 1 / norm of each token's rebuilt key (fp16), where the
+//             model normalises keys
+//
+// What a sequence keeps once, beside its blocks, in the one of the num_sequences places that it has
+// while it holds blocks (its "seat"):
+//
+//   sequences = seat 0 | seat 1 | ... | seat num_sequences - 1  sequence_bytes() each
+//   seat      = exact sinks: K [sinks][sink_dims] fp16, V likewise, padded to 128 bytes
+//               | own page: a block of OwnPageLayer(), the page that is being filled
+//
+// Scales, zeros and norms are fp16; scales are there for codecs with a scale, zeros for min-max
+// ones. All numbers are little endian. A tile and an array of scales are multiples of 128 bytes, so
+// every part down to the tile begins at a multiple of 128 bytes from the pool's start. What no
+// token has written yet may hold anything.
 inline constexpr int kBlockTokens = 64;
 inline constexpr int kTileDims = 16;
 
@@ -85,7 +96,27 @@ struct CacheLayer {
   CachePlane k;  // kDimMajor
   CachePlane v;  // kTokenMajor
 
-  int64_t block_bytes() const { return k.plane_bytes() + v.plane_bytes(); }
+  // Latent caches only.
+  // The keys (after RoPE) and values of the positions [0, sinks) are kept exact, in full rank.
+  int sinks = 0;
+  int sink_dims = 0;  // num_kv_heads * head_dim where there are sinks, else 0
+  // A token sees the page (block of positions) that it lies in itself as 16-bit latents, earlier
+  // pages as codes.
+  bool own_page = false;
+  int key_norms = 0;  // num_kv_heads where the model normalises keys, else 0
+
+  int64_t block_bytes() const {
+    return k.plane_bytes() + v.plane_bytes() + int64_t{2} * key_norms * kBlockTokens;
+  }
+  int64_t sink_bytes() const;      // exact sinks of one sequence
+  int64_t own_page_bytes() const;  // one 16-bit page; 0 without
+  int64_t sequence_bytes() const { return sink_bytes() + own_page_bytes(); }
+  // This layer with every plane as one segment of kF16: the layout of an own page.
+  CacheLayer OwnPageLayer() const;
+  // Of KV head `head`'s key norms, from the start of a block (of this layer, or an own page).
+  int64_t key_norm_offset(int head) const {
+    return k.plane_bytes() + v.plane_bytes() + int64_t{2} * head * kBlockTokens;
+  }
   // Of a latent head in a block, from the start of the layer's region.
   int64_t k_offset(int64_t block, int latent_head) const {
     return block * block_bytes() + latent_head * k.head_bytes();
@@ -100,27 +131,37 @@ struct CacheLayer {
 // zero) per KV head.
 CacheLayer FullCacheLayer(int num_kv_heads, int head_dim, Codec codec = Codec::kF16);
 
-// Addresses of a pool of `num_blocks` blocks. Immutable.
+// Addresses of a pool of `num_blocks` blocks and `num_sequences` seats. Immutable.
 class CacheLayout {
  public:
   // INVALID_ARGUMENT for a layer without heads, a segment whose dims are not a positive multiple of
-  // 16, or a pool that overflows 2^62 bytes; the message names the layer and the number.
-  static absl::StatusOr<CacheLayout> Create(std::vector<CacheLayer> layers, int64_t num_blocks);
+  // 16, a latent head of more than 2^30 dims, sinks without sink_dims or more of them than a block
+  // has tokens, or a pool that overflows 2^62 bytes; the message names the layer and the number.
+  static absl::StatusOr<CacheLayout> Create(std::vector<CacheLayer> layers, int64_t num_blocks,
+                                            int64_t num_sequences);
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   const CacheLayer& layer(int l) const { return layers_[l]; }
   int64_t num_blocks() const { return num_blocks_; }
   int64_t layer_base(int l) const { return layer_base_[l]; }
-  int64_t bytes_per_block() const { return bytes_per_block_; }  // all layers
-  int64_t total_bytes() const { return bytes_per_block_ * num_blocks_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t sequence_base(int l) const { return sequence_base_[l]; }
+  int64_t bytes_per_block() const { return bytes_per_block_; }        // all layers
+  int64_t bytes_per_sequence() const { return bytes_per_sequence_; }  // of a seat, all layers
+  int64_t total_bytes() const {
+    return bytes_per_block_ * num_blocks_ + bytes_per_sequence_ * num_sequences_;
+  }
   double bytes_per_token() const { return static_cast<double>(bytes_per_block_) / kBlockTokens; }
 
  private:
   CacheLayout() = default;
   std::vector<CacheLayer> layers_;
   std::vector<int64_t> layer_base_;
+  std::vector<int64_t> sequence_base_;
   int64_t num_blocks_ = 0;
+  int64_t num_sequences_ = 0;
   int64_t bytes_per_block_ = 0;
+  int64_t bytes_per_sequence_ = 0;
 };
 
 // One row (token) of one latent head: the definition of the layout, which the reference and the

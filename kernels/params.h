@@ -97,8 +97,8 @@ struct ActivationParams {
 // What a layer's cache holds, and so how scores come about. h is a cached latent.
 enum class AttentionPath : uint8_t {
   kFull,         // the cache holds keys (after RoPE) and values
-  kReconstruct,  // latents; keys are rebuilt in the kernel: k = RoPE(k_up h + k_bias)
-  kAbsorbed,     // latents, no RoPE: scores are (k_up^T q) . h + q . k_bias
+  kReconstruct,  // latents; keys are rebuilt in the kernel: k = RoPE(norm(k_up h + k_bias))
+  kAbsorbed,     // latents, no RoPE: scores are (k_up^T q) . h
 };
 const char* Name(AttentionPath path);  // "full", "reconstruct", "absorbed"
 
@@ -113,20 +113,35 @@ struct AttentionSpec {
   float softmax_scale = 0.0f;       // scores are softmax_scale * q . k; > 0
   CacheLayer cache;                 // kFull: num_kv_heads heads of head_dim dims, rounded up to 16
   const RopeTable* rope = nullptr;  // kReconstruct; outlives the plan
+  int window = 0;  // > 0: position n sees only the positions above n - window (and no sink below)
+  // ALiBi (Press et al. 2022): alibi_slopes[head] * (position - n) is added to the score of the row
+  // at n for `position` <= n, after softmax_scale. Paths without RoPE. [num_heads] or null; copied
+  // by PrepareAttention.
+  const float* alibi_slopes = nullptr;
 
   // Latent paths. The factors are fp32, finite, row-major, and copied by PrepareAttention. Row
   // g * head_dim + i makes dim i of KV head g:
   //   k_up [num_kv_heads * head_dim][k.dims()], v_up [num_kv_heads * head_dim][v.dims()]
-  //   k_bias, v_bias [num_kv_heads * head_dim] or null, added after k_up / v_up
+  //   k_bias, v_bias [num_kv_heads * head_dim] or null, added after k_up / v_up. kAbsorbed takes no
+  //   k_bias: it shifts all scores of a query alike (so exact sinks are appended without it).
+  //   k_norm [head_dim] or null (kReconstruct): a rebuilt key is normalised before RoPE (Qwen3's
+  //   QK-norm), x = x / sqrt(mean(x^2) + k_norm_epsilon) * k_norm. 1 / sqrt(...) is taken when a
+  //   token is appended, from its decoded codes (an own page's from its 16-bit latents), and cached
+  //   as fp16, at most kMaxKeyNorm (cache.key_norms). Backends may differ by one unit in its last
+  //   place.
   //
-  // Precision: a backend may multiply codes as integers (kReconstruct), with k_up rounded to int8,
-  // one scale per row. That moves a key by about 0.6 % of its norm, beside the 10 % of 4-bit codes
-  // themselves; factors of codes of 8 bits and more must be finer, so that the codes bound the
-  // error. Everything else is fp32.
+  // Precision: a backend may multiply codes as integers. kReconstruct: k_up rounded to int8, one
+  // scale per row or pair of rows, and codes of several segments of at most 4 bits brought to one
+  // int8 scale per token; together that moves a key by about 1 % of its norm, beside the 10 % of
+  // 4-bit codes themselves. Factors of codes of 8 bits and more, absorbed queries and softmax
+  // weights must be finer, about 2^-15 of the largest, so that the codes bound the error.
+  // Everything else is fp32.
   const float* k_up = nullptr;
   const float* v_up = nullptr;
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
+  const float* k_norm = nullptr;
+  float k_norm_epsilon = 0.0f;
 };
 
 // The cache of one layer as a step sees it, and which tokens belong to whom. Sequence i of S owns
@@ -139,14 +154,29 @@ struct CacheView {
   absl::Span<const int32_t> cu_q_lens;    // [S + 1], from 0 to T
   absl::Span<const int32_t> kv_lens;      // [S], tokens of the sequence after this step
   absl::Span<const int32_t> block_table;  // [S, max_blocks], -1 past a sequence's blocks
+  // (and before its window: blocks that no later row can see may have been given back)
   int64_t max_blocks = 0;
   absl::Span<const int64_t> slots;  // [T] block id * 64 + offset: where token t is written
+
+  // What sequences keep beside their blocks: exact sinks and own pages (cache_layout.h).
+  uint8_t* seats = nullptr;           // start of this layer's seats in the pool; aligned to 64
+  absl::Span<const int32_t> seat_of;  // [S] the sequence's seat
+  // Own pages. The rows of a step can lie in several pages of a sequence. The last of them is kept
+  // in the seat; the others are needed in this step alone, and lie in `step_pages`, page p of
+  // sequence i at index first_step_page[i] + p - (its first row's position) / 64 (cache_view.h).
+  uint8_t* step_pages = nullptr;              // own_page_bytes() each; aligned to 64
+  absl::Span<const int32_t> first_step_page;  // [S + 1]
 };
 
 // Encodes one row per token into its slot. k and v hold what the planes store, head after head:
 // keys after RoPE and values for kFull (num_kv_heads x head_dim; dims that pad a head are written
 // as 0), latents otherwise (latent_heads x dims). A row with a NaN or an infinity reads
 // back with one. Nothing else in the pool changes: neither other tokens' bits nor other blocks.
+//
+// With own pages it also writes the row in 16 bits to its own page. Where the rows lie in several
+// pages, the first one's earlier tokens are copied from the seat to step_pages before the last
+// page's rows take the seat over. With sinks it also writes the step's rows at positions below
+// `sinks` to the seat.
 struct AppendCacheParams {
   const AttentionPlan* plan = nullptr;
   CacheView cache;
@@ -154,12 +184,19 @@ struct AppendCacheParams {
   int64_t k_stride = 0;      // in values
   const float* v = nullptr;  // [T, v_stride]
   int64_t v_stride = 0;
+  // Exact keys (after norm and RoPE) and values [n, sink_dims] of the step's n rows at positions
+  // below cache.sinks, in the order of the rows.
+  const float* sink_k = nullptr;
+  const float* sink_v = nullptr;
 };
 
 // Causal attention from the cache alone (the step's own tokens were appended before): the row at
-// position n sees the positions 0 .. n. Splits are fixed ranges of kSplitTokens absolute positions,
-// merged in order, so an output row depends on its own query and its sequence's cache only. Values
-// mix as they are stored; v_up and v_bias are applied once per split, before the merge.
+// position n sees the positions 0 .. n (of its window): those below cache.sinks from the exact
+// sinks, those of its own page, n / 64, from the own page if the layer has one, all others from the
+// blocks. Splits are fixed ranges of kSplitTokens absolute positions, merged in order after the
+// sinks, so an output row depends on its own query and its sequence's cache only. Values mix as
+// they are stored; v_up and v_bias are applied once per split, before the merge (the sinks have
+// neither).
 //
 // Only blocks with a position that some row sees are read. What lies past a row's own position, be
 // it NaN, does not reach its output.
@@ -170,6 +207,7 @@ struct AttentionParams {
   float* out = nullptr;      // [T, num_heads * head_dim]
 };
 inline constexpr int kSplitTokens = 1024;
+inline constexpr float kMaxKeyNorm = 65504.0f;  // cached inverse norms of keys, the largest half
 
 // ---- Sampling ----
 

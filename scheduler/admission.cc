@@ -57,7 +57,8 @@ absl::Status CheckRequest(const Request& request, const EngineInfo& info) {
         absl::StrCat("prompt of ", prompt_tokens, " and max_tokens of ", request.max_new_tokens,
                      " make ", tokens, " tokens, the context holds ", info.max_context));
   }
-  const int64_t blocks = BlocksFor(tokens - 1);  // the last token is never computed
+  // The last token is never computed.
+  const int64_t blocks = MostBlocksFor(tokens - 1, info.sliding_window);
   if (blocks > info.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt of ", prompt_tokens, " and max_tokens of ", request.max_new_tokens, " need ",

@@ -7,7 +7,8 @@
 namespace latentd {
 
 // Whether the engine can serve the request at all, alone in its pool: INVALID_ARGUMENT names what
-// is wrong and both numbers. Looks at the request only, so it may run on any thread.
+// is wrong and both numbers. Under a sliding window a long request needs no more blocks at once
+// than one token sees (MostBlocksFor). Looks at the request only, so it may run on any thread.
 absl::Status CheckRequest(const Request& request, const EngineInfo& info);
 
 }  // namespace latentd

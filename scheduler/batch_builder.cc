@@ -32,8 +32,8 @@ Batch BuildBatch(const StepPlan& plan) {
   for (const StepEntry& entry : plan) {
     const Sequence& sequence = *entry.sequence;
     const int end = sequence.num_computed + entry.num_tokens;
-    const int last_row =
-        AppendRows(&batch, sequence.tokens, sequence.num_computed, end, sequence.blocks);
+    const int last_row = AppendRows(&batch, sequence.tokens, sequence.num_computed, end,
+                                    sequence.blocks, sequence.seat);
     if (end == sequence.num_tokens()) batch.samples.push_back(SampleOf(sequence, last_row));
   }
   return batch;

@@ -1,5 +1,6 @@
 #include "scheduler/block_pool.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/check.h"
@@ -8,6 +9,11 @@
 namespace latentd {
 
 int64_t BlocksFor(int64_t num_tokens) { return (num_tokens + kBlockTokens - 1) / kBlockTokens; }
+
+int64_t MostBlocksFor(int64_t num_tokens, int sliding_window) {
+  const int64_t all = BlocksFor(num_tokens);
+  return sliding_window > 0 ? std::min(all, BlocksFor(sliding_window - 1) + 1) : all;
+}
 
 BlockPool::BlockPool(int64_t num_blocks) : in_use_(num_blocks, false) {
   LATENTD_CHECK(num_blocks <= std::numeric_limits<int32_t>::max());
@@ -29,16 +35,20 @@ bool BlockPool::Allocate(int64_t count, std::vector<int32_t>* blocks) {
   return true;
 }
 
+void BlockPool::Release(int32_t block) {
+  LATENTD_CHECK(block >= 0 && block < total() && in_use_[block]);
+  in_use_[block] = false;
+  free_.push_back(block);
+  --num_used_;
+  LATENTD_CHECK(used() + free() == total());
+}
+
 void BlockPool::Release(std::vector<int32_t>* blocks) {
   // Last block first, so that a sequence that takes them again gets them in order.
   for (auto id = blocks->rbegin(); id != blocks->rend(); ++id) {
-    LATENTD_CHECK(*id >= 0 && *id < total() && in_use_[*id]);
-    in_use_[*id] = false;
-    free_.push_back(*id);
+    if (*id != -1) Release(*id);
   }
-  num_used_ -= static_cast<int64_t>(blocks->size());
   blocks->clear();
-  LATENTD_CHECK(used() + free() == total());
 }
 
 }  // namespace latentd

@@ -116,6 +116,9 @@ struct SchedulerMetrics::Families {
   Gauge& kv_blocks_used;
   Gauge& kv_blocks_free;
   Gauge& kv_usage_ratio;
+  Family<Gauge>& kv_seats;
+  Gauge& kv_seats_used;
+  Gauge& kv_seats_free;
   Gauge& engine_state;
   Gauge& last_step;
 
@@ -154,6 +157,10 @@ SchedulerMetrics::Families::Families(prometheus::Registry& r)
       kv_blocks_used(kv_blocks.Add({{"state", "used"}})),
       kv_blocks_free(kv_blocks.Add({{"state", "free"}})),
       kv_usage_ratio(Gauges(r, "latentd_kv_usage_ratio", "Used share of the cache blocks").Add({})),
+      kv_seats(Gauges(r, "latentd_kv_seats",
+                      "Places for what a sequence keeps beside its cache blocks, by state")),
+      kv_seats_used(kv_seats.Add({{"state", "used"}})),
+      kv_seats_free(kv_seats.Add({{"state", "free"}})),
       engine_state(
           Gauges(r, "latentd_engine_state", "1 while the engine works, 0 once it is dead").Add({})),
       last_step(Gauges(r, "latentd_engine_last_step_timestamp_seconds",
@@ -268,6 +275,8 @@ void SchedulerMetrics::Publish(const ServeStats& stats) {
   families_->kv_blocks_free.Set(static_cast<double>(stats.blocks_total - stats.blocks_used));
   families_->kv_usage_ratio.Set(static_cast<double>(stats.blocks_used) /
                                 static_cast<double>(stats.blocks_total));
+  families_->kv_seats_used.Set(stats.running);
+  families_->kv_seats_free.Set(static_cast<double>(stats.seats_total - stats.running));
   families_->engine_state.Set(stats.engine_status.ok() ? 1 : 0);
   families_->last_step.Set(absl::ToDoubleSeconds(stats.last_step - absl::UnixEpoch()));
 }

@@ -24,10 +24,11 @@ struct FinishInfo {
   int cached_tokens = 0;  // of the prompt, taken from the prefix cache
   int generated_tokens = 0;
   int preemptions = 0;
-  int64_t cache_bytes = 0;      // the most that the sequence held
-  absl::Duration queue_time;    // arrival to first scheduled
-  absl::Duration prefill_time;  // first scheduled to first token
-  absl::Duration decode_time;   // first token to last
+  int64_t cache_bytes = 0;       // the most that the sequence held: blocks and a seat
+  int64_t full_cache_bytes = 0;  // of the same tokens in the uncompressed 16-bit cache
+  absl::Duration queue_time;     // arrival to first scheduled
+  absl::Duration prefill_time;   // first scheduled to first token
+  absl::Duration decode_time;    // first token to last
 };
 
 // The status code of an RPC that ends like this.

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/batch.h"
+#include "engine/engine.h"
 #include "scheduler/block_pool.h"
 #include "scheduler/metrics.h"
 #include "scheduler/request.h"
@@ -37,15 +38,18 @@ struct FinishedRequest {
 // Always holds:
 //   - both lists are in order of arrival, and every running sequence arrived before every waiting
 //   one;
-//   - a waiting sequence holds no blocks; a running one holds blocks for all tokens that it is
-//   scheduled for.
+//   - a waiting sequence holds neither blocks nor a seat; a running one has a seat of its own from
+//   its first step to its last, and blocks for all tokens that it is scheduled for, but none that
+//   lies wholly behind the window of its next token.
+//   - between steps only the latest of the running ones can lack more than its last token: while a
+//   chunk is cut short nobody is let in.
 // So the oldest sequence is never preempted. As each fits alone in the pool (CheckRequest), every
 // step that Schedule plans while there is work computes something, and all of them finish.
 class Scheduler {
  public:
-  // `block_bytes` of one block, for FinishInfo. `metrics` is borrowed.
-  Scheduler(const SchedulerConfig& config, int64_t num_blocks, double block_bytes,
-            SchedulerMetrics* metrics);
+  // `info` is of the engine whose cache this shares out, with at least config.max_sequences seats.
+  // `metrics` is borrowed.
+  Scheduler(const SchedulerConfig& config, const EngineInfo& info, SchedulerMetrics* metrics);
 
   void Add(std::shared_ptr<const Request> request);
 
@@ -56,10 +60,11 @@ class Scheduler {
   // Ends all. `status` is not OK for kError.
   void FinishAll(FinishReason reason, const absl::Status& status, absl::Time now);
 
-  // At most max_batch_tokens rows: one for each sequence that lacks only its last token, then
-  // chunks of the others, then waiting ones, each in order of arrival. Allocates the blocks,
-  // preempting the latest arrivals when there are too few. Empty only if there is no work. The
-  // pointers are good until the Commit that must follow, or FinishAll.
+  // At most max_batch_tokens rows: one for each sequence that lacks only its last token, then a
+  // chunk of the latest, then waiting ones, in order of arrival. Allocates the blocks,
+  // preempting the latest arrivals when there are too few (a chunk under a sliding window takes
+  // what blocks are free and is cut to them). Empty only if there is no work. The pointers are good
+  // until the Commit that must follow, or FinishAll.
   StepPlan Schedule(absl::Time now);
 
   // Takes the results of the planned step: hands drawn tokens to the sinks, ends sequences that are
@@ -80,10 +85,13 @@ class Scheduler {
  private:
   using List = std::deque<std::unique_ptr<Sequence>>;
 
-  bool EnsureBlocks(Sequence* sequence);
+  int EnsureBlocks(Sequence* sequence, int rows);
   void PreemptLatest();
   bool Admit(absl::Time now);
-  int64_t ExpectedGrowth(const Sequence& sequence) const;
+  int64_t WantedBlocks(const Sequence& sequence) const;
+  void GiveBackBehindWindow(Sequence* sequence);
+  void Leave(Sequence* sequence);
+  int64_t BytesOf(int64_t blocks, int seats) const;
   void TakeSample(Sequence* sequence, const SampleResult& sample, absl::Time now);
   bool FinishWhere(absl::FunctionRef<bool(const Sequence&)> ends, FinishReason reason,
                    const absl::Status& status, absl::Time now);
@@ -91,10 +99,11 @@ class Scheduler {
               absl::Time now);
 
   const SchedulerConfig config_;
-  const double block_bytes_;
+  const EngineInfo info_;
   SchedulerMetrics* const metrics_;
 
   BlockPool pool_;
+  std::vector<int32_t> free_seats_;  // a stack
   List running_;
   List waiting_;
   std::vector<FinishedRequest> finished_;

@@ -17,7 +17,12 @@ struct Sequence {
   int64_t arrival_number = 0;   // 0, 1, ... as the scheduler took them in
   std::vector<int32_t> tokens;  // prompt, then output
   int num_computed = 0;         // <= tokens.size(); 0 while waiting
-  std::vector<int32_t> blocks;  // block i holds tokens [64 i, 64 (i + 1)); empty while waiting
+  // Block i holds tokens [64 i, 64 (i + 1)); the first num_behind are -1: they fell behind the
+  // model's window and were given back. Empty while waiting.
+  std::vector<int32_t> blocks;
+  int64_t num_behind = 0;
+  int32_t seat =
+      -1;  // its place for what it keeps beside its blocks (engine/batch.h); -1 while waiting
 
   int max_computed = 0;  // the most that num_computed has been: below it, computing is repeating
   int64_t peak_blocks = 0;
@@ -26,6 +31,7 @@ struct Sequence {
   absl::Time first_token = absl::InfiniteFuture();
   absl::Time last_token = absl::InfiniteFuture();
 
+  int64_t num_held() const { return static_cast<int64_t>(blocks.size()) - num_behind; }
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_pending() const { return num_tokens() - num_computed; }
   int num_prompt_tokens() const { return static_cast<int>(request->prompt.size()); }

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "kernels/cache_layout.h"
 #include "scheduler/admission.h"
 #include "scheduler/batch_builder.h"
 #include "scheduler/inbox.h"
@@ -24,7 +23,7 @@ class ServeLoop::Impl {
         on_engine_dead_(std::move(on_engine_dead)),
         inbox_(config, metrics, clock),
         engine_(engine),
-        scheduler_(config, info_.num_blocks, info_.bytes_per_token * kBlockTokens, metrics) {
+        scheduler_(config, info_, metrics) {
     Publish();
     thread_ = std::thread([this] { Run(); });
   }
@@ -150,6 +149,11 @@ absl::StatusOr<std::unique_ptr<ServeLoop>> ServeLoop::Start(Engine* engine,
   if (engine->info().num_blocks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("the engine has ", engine->info().num_blocks,
                                                    " cache blocks, 1 is the least"));
+  }
+  if (engine->info().num_sequences < config.max_sequences) {
+    return absl::InvalidArgumentError(absl::StrCat("max_sequences is ", config.max_sequences,
+                                                   ", the engine's cache has seats for ",
+                                                   engine->info().num_sequences));
   }
   return std::unique_ptr<ServeLoop>(new ServeLoop(
       std::make_unique<Impl>(engine, config, metrics, clock, std::move(on_engine_dead))));

@@ -23,8 +23,8 @@ class ServeLoop {
  public:
   // All three are borrowed for the loop's lifetime; `engine` is used by the loop's thread alone.
   // Starts the thread. INVALID_ARGUMENT names a limit of `config` that is too low, or an engine
-  // without blocks. `on_engine_dead` is called once, by the loop's thread, when a step has failed;
-  // it must not block.
+  // without blocks or with fewer seats than max_sequences. `on_engine_dead` is called once, by the
+  // loop's thread, when a step has failed; it must not block.
   static absl::StatusOr<std::unique_ptr<ServeLoop>> Start(
       Engine* engine, const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock,
       std::function<void()> on_engine_dead = [] {});

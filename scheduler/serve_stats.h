@@ -14,6 +14,9 @@ struct ServeStats {
   int waiting = 0;
   int64_t blocks_used = 0;
   int64_t blocks_total = 0;
+  int64_t seats_total = 0;       // of which `running` are used
+  int64_t cache_bytes_used = 0;  // of blocks and seats
+  int64_t cache_bytes_total = 0;
   int64_t steps = 0;
   int64_t prompt_tokens = 0;      // computed
   int64_t recomputed_tokens = 0;  // computed again after a preemption

@@ -40,7 +40,8 @@ void AddServerFlags(CommandLine* flags, ServerConfig* config) {
   flags->Add("max-batch-tokens", &config->scheduler.max_batch_tokens, "N",
              "tokens computed in one step", {.min = 1, .max = 65536});
   flags->Add("max-sequences", &config->scheduler.max_sequences, "N",
-             "requests computed at the same time", {.min = 1, .max = 65536});
+             "requests computed at the same time; each has a place in --cache-bytes",
+             {.min = 1, .max = 65536});
   flags->Add("max-queued", &config->scheduler.max_queued_requests, "N",
              "requests that may wait beyond those", {.min = 1, .max = 1000000});
   flags->Add("drain-seconds", &config->drain_seconds, "S",
@@ -55,6 +56,7 @@ absl::Status Validate(const ServerConfig& config) {
     return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
   }
   RETURN_IF_ERROR(CheckExists("--model", config.model.model));
+  RETURN_IF_ERROR(ValidateCache(config.model));
   if (!config.model.latents.empty()) {
     RETURN_IF_ERROR(CheckExists("--latents", config.model.latents));
   }

@@ -207,12 +207,7 @@ void FillFinish(const FinishInfo& info, v1::Finish::Reason reason, int generated
   usage->set_generated_tokens(generated_tokens);
   usage->set_preemptions(info.preemptions);
   usage->set_cache_bytes(info.cache_bytes);
-  // Both in whole blocks, so that their ratio is that of the layouts.
-  if (model.info.bytes_per_token > 0) {
-    usage->set_full_cache_bytes(
-        std::llround(static_cast<double>(info.cache_bytes) / model.info.bytes_per_token *
-                     model.info.full_bytes_per_token));
-  }
+  usage->set_full_cache_bytes(info.full_cache_bytes);
   v1::Timings* timings = finish->mutable_timings();
   timings->set_tokenize_seconds(absl::ToDoubleSeconds(times.tokenize));
   timings->set_queue_seconds(absl::ToDoubleSeconds(info.queue_time));
@@ -247,6 +242,8 @@ void FillModel(const ServedModel& model, const SchedulerConfig& limits,
   cache->set_k_bytes_per_token(info.k_bytes_per_token);
   cache->set_v_bytes_per_token(info.v_bytes_per_token);
   cache->set_full_bytes_per_token(info.full_bytes_per_token);
+  cache->set_bytes_per_sequence(info.bytes_per_sequence);
+  cache->set_sliding_window(info.sliding_window);
   if (info.bytes_per_token > 0)
     cache->set_compression_ratio(info.full_bytes_per_token / info.bytes_per_token);
 
@@ -257,15 +254,13 @@ void FillModel(const ServedModel& model, const SchedulerConfig& limits,
 }
 
 void FillStats(const ServeStats& stats, const ServedModel& model, v1::GetStatsResponse* response) {
-  const double block_bytes = model.info.bytes_per_token * kBlockTokens;
   response->set_running(stats.running);
   response->set_waiting(stats.waiting);
   response->set_blocks_used(stats.blocks_used);
   response->set_blocks_total(stats.blocks_total);
-  response->set_cache_bytes_used(
-      std::llround(static_cast<double>(stats.blocks_used) * block_bytes));
-  response->set_cache_bytes_total(
-      std::llround(static_cast<double>(stats.blocks_total) * block_bytes));
+  response->set_cache_bytes_used(stats.cache_bytes_used);
+  response->set_cache_bytes_total(stats.cache_bytes_total);
+  response->set_seats_total(static_cast<int32_t>(stats.seats_total));
   response->set_steps(stats.steps);
   response->set_prompt_tokens(stats.prompt_tokens);
   response->set_recomputed_tokens(stats.recomputed_tokens);

@@ -38,16 +38,22 @@ int NumTextWorkers() {
 
 void LogCache(const EngineInfo& info) {
   const double tokens = static_cast<double>(info.num_blocks) * kBlockTokens;
+  const double seats = info.num_sequences * info.bytes_per_sequence;
+  const double bytes = tokens * info.bytes_per_token + seats;
   spdlog::info(
       "cache: {}, {} per token (uncompressed {}, ratio {:.2f}); {} holds {:.0f} tokens "
       "(uncompressed {:.0f})",
       info.cache_name, FormatBytes(info.bytes_per_token), FormatBytes(info.full_bytes_per_token),
-      info.full_bytes_per_token / info.bytes_per_token, FormatBytes(tokens * info.bytes_per_token),
-      tokens, tokens * info.bytes_per_token / info.full_bytes_per_token);
+      info.full_bytes_per_token / info.bytes_per_token, FormatBytes(bytes), tokens,
+      bytes / info.full_bytes_per_token);
+  if (seats > 0) {
+    spdlog::info("cache: {} of that for {} sequences at once, {} each", FormatBytes(seats),
+                 info.num_sequences, FormatBytes(info.bytes_per_sequence));
+  }
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (tokens * info.bytes_per_token > memory) {
-    spdlog::warn("cache: it may grow to {}, but this machine has {} of memory",
-                 FormatBytes(tokens * info.bytes_per_token), FormatBytes(memory));
+  if (bytes > memory) {
+    spdlog::warn("cache: it may grow to {}, but this machine has {} of memory", FormatBytes(bytes),
+                 FormatBytes(memory));
   }
 }
 
@@ -121,7 +127,7 @@ absl::Status Daemon::Parts::StartPage(const ServerConfig& config) {
 absl::Status Daemon::Parts::Load(const ServerConfig& config) {
   const absl::Time begin = clock_.Now();
   spdlog::info("model: opening {}", config.model.model);
-  ASSIGN_OR_RETURN(model_, OpenModel(config.model));
+  ASSIGN_OR_RETURN(model_, OpenModel(config.model, config.scheduler.max_sequences));
   const TokenizerSource& source = model_.checkpoint->tokenizer();
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(source));
   absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Create(source);

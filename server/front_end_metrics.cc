@@ -84,7 +84,9 @@ struct FrontEndMetrics::Families {
         started(Counters(r, "grpc_server_started_total", "RPCs started")),
         handled(Counters(r, "grpc_server_handled_total", "RPCs ended")),
         handling(Histograms(r, "grpc_server_handling_seconds", "Time from start to end of an RPC")),
-        cache_bytes(Gauges(r, "latentd_kv_bytes", "Bytes of cache blocks by state")),
+        cache_bytes(
+            Gauges(r, "latentd_kv_bytes",
+                   "Bytes of the cache by state: blocks, and what sequences keep beside them")),
         cache_used(cache_bytes.Add({{"state", "used"}})),
         cache_free(cache_bytes.Add({{"state", "free"}})),
         streams_open(Gauges(r, "latentd_streams_open", "Generate calls that are open").Add({})),
@@ -109,8 +111,7 @@ struct FrontEndMetrics::Families {
 };
 
 FrontEndMetrics::FrontEndMetrics(prometheus::Registry& registry, const ServedModel& model)
-    : block_bytes_(model.info.bytes_per_token * kBlockTokens),
-      families_(std::make_unique<Families>(registry)) {
+    : families_(std::make_unique<Families>(registry)) {
   SetFacts(registry, model);
 }
 
@@ -132,9 +133,9 @@ void FrontEndMetrics::OnRequestDone(int code, absl::string_view reason) {
       .Increment();
 }
 
-void FrontEndMetrics::SetCacheBlocks(int64_t used, int64_t total) {
-  families_->cache_used.Set(block_bytes_ * static_cast<double>(used));
-  families_->cache_free.Set(block_bytes_ * static_cast<double>(total - used));
+void FrontEndMetrics::SetCacheBytes(int64_t used, int64_t total) {
+  families_->cache_used.Set(static_cast<double>(used));
+  families_->cache_free.Set(static_cast<double>(total - used));
 }
 
 void FrontEndMetrics::OnStreamOpened() { families_->streams_open.Increment(); }

@@ -30,13 +30,12 @@ class FrontEndMetrics {
   void OnRequestDone(int code, absl::string_view reason);
   void OnStreamOpened();  // a Generate was let in; each is closed once
   void OnStreamClosed();
-  void SetCacheBlocks(int64_t used, int64_t total);
+  void SetCacheBytes(int64_t used, int64_t total);
   void OnTokenized(absl::Duration duration);
   void OnBackpressure(absl::Duration waited);      // tokens waited for the client that long
   void OnStreamDropped(absl::string_view reason);  // slow_reader, disconnected
 
  private:
-  const double block_bytes_;
   struct Families;
   const std::unique_ptr<Families> families_;
 };

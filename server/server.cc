@@ -117,7 +117,7 @@ int Server::streams_open() const { return parts_->admission.open(); }
 
 void Server::RefreshMetrics() {
   const ServeStats stats = parts_->front_end.loop->stats();
-  parts_->metrics.SetCacheBlocks(stats.blocks_used, stats.blocks_total);
+  parts_->metrics.SetCacheBytes(stats.cache_bytes_used, stats.cache_bytes_total);
 }
 
 void Server::CutStreams() { parts_->server->Shutdown(absl::ToChronoTime(absl::Now())); }

@@ -22,7 +22,7 @@ struct Options {
 };
 
 absl::Status Step(const Options& options) {
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(options.model, options.step.batch));
   const EngineInfo& info = opened.engine->info();
   StepBenchResult result;
   {

@@ -40,7 +40,7 @@ class Sequences {
   absl::StatusOr<double> Step(int first, int last, int begin, int end) {
     Batch batch{.max_blocks = static_cast<int64_t>(blocks_[0].size())};
     for (int s = first; s < last; ++s) {
-      const int row = AppendRows(&batch, tokens_[s], begin, end, blocks_[s]);
+      const int row = AppendRows(&batch, tokens_[s], begin, end, blocks_[s], s);
       batch.samples.push_back({.row = row, .params = {.temperature = 0}, .position = end});
     }
     const absl::Time start = absl::Now();

@@ -40,9 +40,11 @@ struct TokenizerSource {
 //
 //   token_embedding [vocab, hidden]
 //   position_embedding [max_context, hidden]     learned positions alone
+//   embedding_norm.weight|bias [hidden]          where the config has one
 //   final_norm.weight|bias [hidden]
 //   lm_head [vocab, hidden]                      absent when tied
 //   layers.N.attention_norm.weight|bias, layers.N.{q,k,v,o}.weight|bias
+//   layers.N.{q,k}_norm.weight [head_dim]        QK-norm alone
 //   layers.N.mlp_norm.weight|bias, layers.N.{gate,up,down}.weight|bias     no gate if ungated
 //
 // Weights are [out, in] row-major. q and k rows are in the half-split RoPE order of Hugging Face: a

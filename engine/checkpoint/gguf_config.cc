@@ -16,7 +16,9 @@ class ArchitectureKeys {
  public:
   ArchitectureKeys(const GgufFile& file, const Family& family) : file_(file), family_(family) {}
 
-  std::string Key(std::string_view key) const { return Message(family_.name, ".", key); }
+  std::string Key(std::string_view key) const {
+    return Message(family_.gguf_architecture, ".", key);
+  }
 
   // Leaves `out` alone when the key is absent.
   absl::Status Read(std::string_view key, int& out) const {
@@ -147,6 +149,17 @@ absl::Status CheckSupported(const GgufFile& file, const ArchitectureKeys& keys) 
   return absl::OkStatus();
 }
 
+// The window of all layers. Some of other architectures have it in some layers alone.
+absl::Status ReadSlidingWindow(const GgufFile& file, const ArchitectureKeys& keys,
+                               ModelConfig& config) {
+  if (file.Has(keys.Key("attention.sliding_window_pattern"))) {
+    return absl::UnimplementedError(Message(file.name(), ": ",
+                                            keys.Key("attention.sliding_window_pattern"),
+                                            ", a window in some layers alone, is not supported"));
+  }
+  return keys.Read("attention.sliding_window", config.sliding_window);
+}
+
 absl::Status ReadTokenId(const GgufFile& file, std::string_view key, int32_t& out) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> value, file.Int(key));
   if (!value.has_value()) return absl::OkStatus();
@@ -254,6 +267,9 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file, const Family& f
   config.position = family.position;
   config.norm = family.norm;
   config.activation = family.activation;
+  config.qk_norm = family.qk_norm;
+  config.embedding_norm = family.embedding_norm;
+  if (family.gguf_sliding_window) RETURN_IF_ERROR(ReadSlidingWindow(file, keys, config));
   config.tied_embeddings = !file.tensors().contains("output.weight");
   RETURN_IF_ERROR(keys.Read(family.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon"
                                                           : "attention.layer_norm_epsilon",

@@ -36,6 +36,7 @@ class GgufFile {
   const std::string& name() const { return name_; }
   const StoredTensors& tensors() const { return tensors_; }
 
+  bool Has(std::string_view key) const { return FindValue(key) != nullptr; }
   // The metadata value of a key; nullopt when the key is absent, INVALID_ARGUMENT naming the key
   // when its type is another. An integer may be stored with any width and sign; Float also takes
   // integers; Bool takes bool alone.

@@ -35,6 +35,11 @@ absl::Status Require(const Json& json, const char* key, T& out) {
   return ReadField(json, key, kConfig, out);
 }
 
+// The same, of a key that older files call `old_key`, if that is not null.
+absl::Status Require(const Json& json, const char* key, const char* old_key, int& out) {
+  return Require(json, old_key != nullptr && !HasField(json, key) ? old_key : key, out);
+}
+
 absl::StatusOr<Scaling> ScalingOf(const Json& parameters, bool is_new_style) {
   std::string type = is_new_style ? "default" : "";
   RETURN_IF_ERROR(ReadField(parameters, "type", kConfig, type));
@@ -121,7 +126,34 @@ absl::Status ReadRope(const Json& json, ModelConfig& config) {
   return absl::OkStatus();
 }
 
+// The window of all layers. Configs that list the layers' kinds may mix them, which is refused.
+absl::Status ReadSlidingWindow(const Json& json, const HfConfigKeys& keys, ModelConfig& config) {
+  if (keys.sliding_window != nullptr) {
+    if (!json.contains(keys.sliding_window)) config.sliding_window = keys.default_sliding_window;
+    RETURN_IF_ERROR(ReadField(json, keys.sliding_window, kConfig, config.sliding_window));
+    if (config.sliding_window < 1 && HasField(json, keys.sliding_window)) {
+      return absl::InvalidArgumentError(Message(kConfig, ": \"", keys.sliding_window, "\" is ",
+                                                config.sliding_window,
+                                                ", it must be above 0, or null for no window"));
+    }
+  }
+  if (!HasField(json, "layer_types")) return absl::OkStatus();
+  const Json& types = json["layer_types"];
+  const std::string_view wanted =
+      config.sliding_window > 0 ? "sliding_attention" : "full_attention";
+  for (size_t layer = 0; types.is_array() && layer < types.size(); ++layer) {
+    if (types[layer] == wanted) continue;
+    return absl::UnimplementedError(
+        Message(kConfig, ": \"layer_types\" says ", types[layer].dump(), " for layer ", layer,
+                " of a model whose sliding window is ", config.sliding_window, "; supported is \"",
+                wanted, "\" for all layers"));
+  }
+  if (types.is_array()) return absl::OkStatus();
+  return absl::InvalidArgumentError(Message(kConfig, ": \"layer_types\" is no list"));
+}
+
 absl::Status ReadActivation(const Json& json, const Family& family) {
+  if (family.hf_keys.activation == nullptr) return absl::OkStatus();
   std::string activation(family.activations.front());
   RETURN_IF_ERROR(ReadField(json, family.hf_keys.activation, kConfig, activation));
   const auto& names = family.activations;
@@ -175,9 +207,12 @@ absl::StatusOr<ModelConfig> ReadHfConfig(const Json& json, const Json& generatio
   RETURN_IF_ERROR(ReadActivation(json, family));
   RETURN_IF_ERROR(Require(json, "vocab_size", config.vocab_size));
   RETURN_IF_ERROR(Require(json, keys.num_layers, config.num_layers));
-  RETURN_IF_ERROR(Require(json, keys.hidden_dim, config.hidden_dim));
-  RETURN_IF_ERROR(Require(json, keys.num_heads, config.num_heads));
-  RETURN_IF_ERROR(Require(json, keys.max_context, config.max_context));
+  RETURN_IF_ERROR(Require(json, keys.hidden_dim, keys.old_hidden_dim, config.hidden_dim));
+  RETURN_IF_ERROR(Require(json, keys.num_heads, keys.old_num_heads, config.num_heads));
+  config.max_context = keys.default_max_context;
+  if (config.max_context == 0 || HasField(json, keys.max_context)) {
+    RETURN_IF_ERROR(Require(json, keys.max_context, config.max_context));
+  }
   if (config.num_heads < 1 || config.hidden_dim < 1 || config.hidden_dim > 1 << 20) {
     return absl::InvalidArgumentError(Message(
         kConfig, ": \"", keys.num_heads, "\" is ", config.num_heads, " and \"", keys.hidden_dim,
@@ -192,7 +227,9 @@ absl::StatusOr<ModelConfig> ReadHfConfig(const Json& json, const Json& generatio
   if (keys.num_kv_heads != nullptr) {
     RETURN_IF_ERROR(ReadField(json, keys.num_kv_heads, kConfig, config.num_kv_heads));
   }
+  config.head_dim = keys.default_head_dim;
   RETURN_IF_ERROR(ReadField(json, "head_dim", kConfig, config.head_dim));
+  RETURN_IF_ERROR(ReadSlidingWindow(json, keys, config));
   if (config.head_dim == 0) {
     if (config.hidden_dim % config.num_heads != 0) {
       return absl::InvalidArgumentError(Message(kConfig, ": \"", keys.num_heads, "\" ",
@@ -204,6 +241,8 @@ absl::StatusOr<ModelConfig> ReadHfConfig(const Json& json, const Json& generatio
   config.position = family.position;
   config.norm = family.norm;
   config.activation = family.activation;
+  config.qk_norm = family.qk_norm;
+  config.embedding_norm = family.embedding_norm;
   config.tied_embeddings = family.tied_by_default;
   RETURN_IF_ERROR(ReadField(json, keys.norm_epsilon, kConfig, config.norm_epsilon));
   RETURN_IF_ERROR(ReadField(json, "tie_word_embeddings", kConfig, config.tied_embeddings));

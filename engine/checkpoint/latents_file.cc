@@ -1,5 +1,6 @@
 #include "engine/checkpoint/latents_file.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr const char* kMetadataKey = "latentd";
 constexpr int kMaxSegments = 64;
 constexpr int kMaxSegmentDims = 1 << 16;
@@ -29,6 +30,12 @@ constexpr Factor kFactors[] = {
     {"v_down", &LatentLayer::v_down},
     {"v_up", &LatentLayer::v_up},
 };
+// A plane has both or neither.
+constexpr Factor kMeans[][2] = {
+    {{"k_mean", &LatentLayer::k_mean}, {"k_offset", &LatentLayer::k_offset}},
+    {{"v_mean", &LatentLayer::v_mean}, {"v_offset", &LatentLayer::v_offset}},
+};
+constexpr int kMaxShingles = 1 << 24;
 
 std::string FactorName(size_t layer, const char* factor) {
   return Message("layers.", layer, ".", factor);
@@ -86,6 +93,14 @@ std::vector<int64_t> FactorShape(const Factor& factor, const LatentLayer& layer,
   return {config.kv_dim(), plane.dims()};
 }
 
+std::vector<int64_t> MeanShape(const Factor& mean, const LatentLayer& layer,
+                               const ModelConfig& config) {
+  const bool is_latent = mean.view == &LatentLayer::k_mean || mean.view == &LatentLayer::v_mean;
+  if (!is_latent) return {1, config.kv_dim()};
+  const CachePlane& plane = *mean.name == 'k' ? layer.cache.k : layer.cache.v;
+  return {1, int64_t{plane.latent_heads} * plane.dims()};
+}
+
 absl::StatusOr<TensorView> FindFactor(const SafetensorsFile& file, const std::string& path,
                                       const std::string& name, const std::vector<int64_t>& shape) {
   const auto it = file.tensors.find(name);
@@ -111,10 +126,43 @@ absl::StatusOr<TensorView> FindFactor(const SafetensorsFile& file, const std::st
       .dtype = *stored.dtype, .rows = shape[0], .cols = shape[1], .data = stored.data.data()};
 }
 
+absl::Status CheckFinite(const TensorView& vector, const std::string& name) {
+  std::vector<float> values(vector.cols);
+  DequantizeRow(vector, 0, absl::MakeSpan(values));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    return absl::InvalidArgumentError(
+        Message(name, ": value ", i, " is ", values[i], ", it must be finite"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadShingles(const Json& facts, const std::string& where,
+                          std::vector<uint32_t>& shingles) {
+  const auto field = facts.find("shingles");
+  if (field == facts.end() || !field->is_array() || field->size() > kMaxShingles) {
+    return absl::InvalidArgumentError(
+        Message(where, ": \"shingles\" is no array of up to ", kMaxShingles, " numbers"));
+  }
+  for (const Json& hash : *field) {
+    const std::optional<int64_t> value = AsCount(hash);
+    if (!value.has_value() || *value < 0 || *value > UINT32_MAX) {
+      return absl::InvalidArgumentError(
+          Message(where, ": the shingle ", hash.dump(), " is no 32-bit number"));
+    }
+    if (!shingles.empty() && *value <= shingles.back()) {
+      return absl::InvalidArgumentError(Message(where, ": the shingle ", *value, " follows ",
+                                                shingles.back(), ", they must ascend"));
+    }
+    shingles.push_back(static_cast<uint32_t>(*value));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LatentsFile>> LatentsFile::Open(const std::string& path,
-                                                               const Checkpoint& base) {
+absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
+                                                     const Checkpoint& base) {
   ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
   const auto text = file.metadata.find(kMetadataKey);
   if (text == file.metadata.end()) {
@@ -138,9 +186,23 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> LatentsFile::Open(const std::string
                                                  " with fingerprint ", base_fingerprint));
   }
 
-  auto latents = std::unique_ptr<LatentsFile>(new LatentsFile());
-  RETURN_IF_ERROR(ReadField(facts, "method", where, latents->method_));
+  auto latents = std::make_unique<Latents>();
+  RETURN_IF_ERROR(ReadField(facts, "method", where, latents->method));
+  RETURN_IF_ERROR(ReadShingles(facts, where, latents->shingles));
   const ModelConfig& config = base.config();
+  CacheLayer cache;
+  for (const char* field : {"sinks", "own_page"}) {
+    if (HasField(facts, field)) continue;
+    return absl::InvalidArgumentError(Message(where, " has no \"", field, "\""));
+  }
+  RETURN_IF_ERROR(ReadField(facts, "sinks", where, cache.sinks));
+  RETURN_IF_ERROR(ReadField(facts, "own_page", where, cache.own_page));
+  if (cache.sinks < 0 || cache.sinks > kBlockTokens) {
+    return absl::InvalidArgumentError(
+        Message(where, ": sinks is ", cache.sinks, ", allowed: 0 to ", kBlockTokens));
+  }
+  cache.sink_dims = cache.sinks > 0 ? config.kv_dim() : 0;
+  cache.key_norms = config.qk_norm ? config.num_kv_heads : 0;
   const size_t num_layers = config.num_layers;
   const auto layers = facts.find("layers");
   if (layers == facts.end() || !layers->is_array() || layers->size() != num_layers) {
@@ -148,9 +210,10 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> LatentsFile::Open(const std::string
                                               layers != facts.end() ? layers->size() : 0,
                                               " layers, the model has ", num_layers));
   }
+  size_t num_tensors = 0;
   for (size_t l = 0; l < num_layers; ++l) {
     const std::string layer_name = Message(path, ": layers.", l);
-    LatentLayer& layer = latents->layers_.emplace_back();
+    LatentLayer& layer = latents->layers.emplace_back(LatentLayer{.cache = cache});
     ASSIGN_OR_RETURN(layer.cache.k,
                      PlaneFromJson((*layers)[l], "k", layer_name, config.num_kv_heads));
     ASSIGN_OR_RETURN(layer.cache.v,
@@ -158,32 +221,51 @@ absl::StatusOr<std::unique_ptr<LatentsFile>> LatentsFile::Open(const std::string
     for (const Factor& factor : kFactors) {
       ASSIGN_OR_RETURN(layer.*factor.view, FindFactor(file, path, FactorName(l, factor.name),
                                                       FactorShape(factor, layer, config)));
+      ++num_tensors;
+    }
+    for (const auto& means : kMeans) {
+      if (!file.tensors.contains(FactorName(l, means[0].name)) &&
+          !file.tensors.contains(FactorName(l, means[1].name))) {
+        continue;
+      }
+      for (const Factor& mean : means) {
+        ASSIGN_OR_RETURN(layer.*mean.view, FindFactor(file, path, FactorName(l, mean.name),
+                                                      MeanShape(mean, layer, config)));
+        RETURN_IF_ERROR(CheckFinite(layer.*mean.view, Message(layer_name, ".", mean.name)));
+        ++num_tensors;
+      }
     }
   }
-  const size_t num_factors = num_layers * std::size(kFactors);
-  if (file.tensors.size() != num_factors) {
+  if (file.tensors.size() != num_tensors) {
     return absl::InvalidArgumentError(Message(path, ": the file has ", file.tensors.size(),
-                                              " tensors, the factors of ", num_layers,
-                                              " layers are ", num_factors));
+                                              " tensors, its ", num_layers, " layers have ",
+                                              num_tensors, " that are known"));
   }
-  latents->storage_ = std::move(file.storage);
+  latents->storage = std::move(file.storage);
   return latents;
 }
 
-absl::Status WriteLatentsFile(const std::string& path, const LatentsContents& contents) {
+absl::Status WriteLatents(const std::string& path, const std::string& fingerprint,
+                          const Latents& latents) {
   Json layers = Json::array();
   std::vector<NamedTensor> tensors;
-  for (size_t l = 0; l < contents.layers.size(); ++l) {
-    const LatentLayer& layer = contents.layers[l];
+  for (size_t l = 0; l < latents.layers.size(); ++l) {
+    const LatentLayer& layer = latents.layers[l];
     layers.push_back({{"k", PlaneToJson(layer.cache.k)}, {"v", PlaneToJson(layer.cache.v)}});
-    for (const Factor& factor : kFactors) {
+    const auto add = [&](const Factor& factor) {
+      if ((layer.*factor.view).data == nullptr) return;
       tensors.push_back({.name = FactorName(l, factor.name), .view = layer.*factor.view});
+    };
+    for (const Factor& factor : kFactors) add(factor);
+    for (const auto& means : kMeans) {
+      for (const Factor& mean : means) add(mean);
     }
   }
-  const Json facts = {{"version", kVersion},
-                      {"fingerprint", contents.fingerprint},
-                      {"method", contents.method},
-                      {"layers", layers}};
+  const CacheLayer cache = latents.layers.empty() ? CacheLayer() : latents.layers[0].cache;
+  const Json facts = {
+      {"version", kVersion},  {"fingerprint", fingerprint}, {"method", latents.method},
+      {"sinks", cache.sinks}, {"own_page", cache.own_page}, {"shingles", latents.shingles},
+      {"layers", layers}};
   return WriteSafetensors(
       path, tensors, {{kMetadataKey, facts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
 }

@@ -108,7 +108,9 @@ class Binder {
     const int heads = rule.rotary == RotaryRows::kNone    ? 0
                       : rule.rotary == RotaryRows::kQuery ? config_.num_heads
                                                           : config_.num_kv_heads;
-    if (transposed) {
+    if (rule.hf_fused_by_head && format_ == TensorFormat::kHuggingFace) {
+      data = GatherHeads(data, unit, rule.slice);
+    } else if (transposed) {
       data = Transpose(data, RowBytes(dtype, 1), range, cols);
     } else {
       data += range.begin * unit;
@@ -143,6 +145,17 @@ class Binder {
                       size);
         }
       }
+    }
+    return out;
+  }
+
+  // The rows of q, k or v of all heads from [heads][q, k, v][head_dim].
+  const std::byte* GatherHeads(const std::byte* in, int64_t unit, RowSlice slice) {
+    const int64_t part = slice == RowSlice::kQuery ? 0 : slice == RowSlice::kKey ? 1 : 2;
+    const int64_t head_bytes = config_.head_dim * unit;
+    std::byte* out = Own(config_.num_heads * head_bytes);
+    for (int64_t h = 0; h < config_.num_heads; ++h) {
+      std::memcpy(out + h * head_bytes, in + (3 * h + part) * head_bytes, head_bytes);
     }
     return out;
   }

@@ -8,14 +8,10 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "engine/batch.h"
-#include "engine/cache_pool.h"
-#include "engine/model/decoder.h"
-#include "engine/model/weights.h"
+#include "kernels/cache_layout.h"
 
 namespace latentd {
 namespace {
-
-constexpr int kStepTokens = 512;  // rows of one forward pass
 
 // What the user's turn begins with: the chat template up to a marker in the place of the user's
 // text.
@@ -38,7 +34,8 @@ absl::Status ExtendEach(Engine& engine, int tokens, int blocks_per_window, uint6
     const int length = static_cast<int>(windows[i].size());
     if (length >= tokens) continue;
     std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(i) * blocks_per_window);
-    const int row = AppendRows(&batch, windows[i], computed ? length - 1 : 0, length, blocks);
+    const int row = AppendRows(&batch, windows[i], computed ? length - 1 : 0, length, blocks,
+                               static_cast<int>(i));
     batch.samples.push_back({.row = row, .params = {.seed = seed + i}, .position = length});
     extended.push_back(&windows[i]);
   }
@@ -89,7 +86,8 @@ absl::StatusOr<CalibrationWindows> WindowsFromModel(Engine& engine, const ModelC
                                                     int tokens, uint64_t seed,
                                                     const Progress& progress) {
   const int blocks_per_window = (tokens + kBlockTokens - 1) / kBlockTokens;
-  const int64_t at_once = engine.info().num_blocks / blocks_per_window;
+  const int64_t at_once =
+      std::min<int64_t>(engine.info().num_blocks / blocks_per_window, engine.info().num_sequences);
   if (at_once < 1) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a window of ", tokens, " tokens needs ", blocks_per_window,
@@ -116,40 +114,6 @@ absl::StatusOr<CalibrationWindows> WindowsFromModel(Engine& engine, const ModelC
     }
   }
   return windows;
-}
-
-absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
-                                                 const CalibrationWindows& windows, Ops& ops,
-                                                 const Progress& progress) {
-  const ModelConfig& config = checkpoint.config();
-  const int tokens = static_cast<int>(windows[0].size());
-  ASSIGN_OR_RETURN(
-      const ModelWeights weights,
-      LoadWeights(checkpoint, {.max_context = config.max_context, .max_positions = tokens}, ops));
-  std::vector<int32_t> blocks((tokens + kBlockTokens - 1) / kBlockTokens);
-  std::iota(blocks.begin(), blocks.end(), 0);
-  ASSIGN_OR_RETURN(const CacheLayout layout,
-                   CacheLayout::Create(CacheLayersOf(config, nullptr, Codec::kF16), blocks.size()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<CachePool> pool, CachePool::Create(layout.total_bytes()));
-
-  std::vector<Matrix> moments(config.num_layers, Matrix(config.hidden_dim, config.hidden_dim));
-  Decoder decoder(config, weights, ops);
-  for (size_t w = 0; w < windows.size(); ++w) {
-    for (int begin = 0; begin < tokens; begin += kStepTokens) {
-      Batch batch{.max_blocks = static_cast<int64_t>(blocks.size())};
-      AppendRows(&batch, windows[w], begin, std::min(tokens, begin + kStepTokens), blocks);
-      decoder.Forward(batch, layout, pool->data(),
-                      [&](int layer, const float* input, int64_t rows) {
-                        AddMoment(input, static_cast<int>(rows), &moments[layer]);
-                      });
-    }
-    RETURN_IF_ERROR(progress(static_cast<double>(w + 1) / windows.size()));
-  }
-  for (Matrix& moment : moments) {
-    MirrorUpperTriangle(&moment);
-    for (double& value : moment.values) value /= static_cast<double>(windows.size()) * tokens;
-  }
-  return moments;
 }
 
 }  // namespace latentd

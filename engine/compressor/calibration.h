@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/compressor/matrix.h"
 #include "engine/engine.h"
+#include "engine/model/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
-#include "kernels/ops.h"
 
 namespace latentd {
 
@@ -31,19 +29,13 @@ absl::StatusOr<CalibrationWindows> WindowsFromFiles(const std::vector<std::strin
 
 // `count` windows that the model writes itself at temperature 1: half from its start token (id 0 if
 // it has none), half as the user's first words in its chat template (from the start token where it
-// has no template, or one that fills the window before the user's words). As many at a time as the
-// engine's pool holds; RESOURCE_EXHAUSTED when that is none. The same seed gives the same windows,
-// whatever the pool.
+// has no template, or one that fills the window before the user's words). As many at a time, in one
+// batch, as the engine has seats and blocks for; RESOURCE_EXHAUSTED when that is none. The same
+// seed gives the same windows, whatever the pool.
 absl::StatusOr<CalibrationWindows> WindowsFromModel(Engine& engine, const ModelConfig& config,
                                                     const Tokenizer& tokenizer,
                                                     const ChatTemplate* chat_template, int count,
                                                     int tokens, uint64_t seed,
                                                     const Progress& progress);
-
-// E[x x^T] over all tokens of the windows (at least one) for the input of every layer's k and v
-// projections, not centred: one [hidden, hidden] matrix per layer. Runs the uncompressed model.
-absl::StatusOr<std::vector<Matrix>> InputMoments(const Checkpoint& checkpoint,
-                                                 const CalibrationWindows& windows, Ops& ops,
-                                                 const Progress& progress);
 
 }  // namespace latentd

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,18 +16,88 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/latents_file.h"
 #include "engine/compressor/calibration.h"
+#include "engine/compressor/matrix.h"
+#include "engine/compressor/statistics.h"
+#include "engine/local_engine.h"
 #include "engine/model/weights.h"
 #include "engine/text/chat_template.h"
+#include "engine/text/shingles.h"
 #include "engine/text/tokenizer.h"
 
 namespace latentd {
 namespace {
 
+constexpr int kDefaultWindowTokens = 1024;
+// Windows that the statistics do not see; the loss is measured on them.
+constexpr int kHeldOutWindows = 2;
+
 Progress Stage(const CompressProgress& progress, std::string_view what) {
   return [&progress, what](double share) { return progress(what, share); };
 }
 
-absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options,
+// What both methods have, and each does its own way.
+int SinksOf(const CompressOptions& options) {
+  return std::visit([](const auto& method) { return method.sinks; }, options.method);
+}
+
+StatisticsOptions::Gradients GradientsOf(const CompressOptions& options) {
+  const auto* palu = std::get_if<PaluOptions>(&options.method);
+  if (palu == nullptr) return StatisticsOptions::Gradients::kSampled;
+  return palu->allocation == RankAllocation::kUniform ? StatisticsOptions::Gradients::kNone
+                                                      : StatisticsOptions::Gradients::kText;
+}
+
+absl::StatusOr<std::vector<LayerFactors>> Factorise(const CompressOptions& options,
+                                                    const Checkpoint& checkpoint,
+                                                    const std::vector<LayerStatistics>& statistics,
+                                                    const Progress& progress) {
+  if (const auto* palu = std::get_if<PaluOptions>(&options.method)) {
+    return CompressPalu(checkpoint, statistics, *palu, progress);
+  }
+  const int64_t tokens = int64_t{options.windows} * (options.window_tokens - SinksOf(options));
+  return CompressMixed(checkpoint, statistics, tokens, std::get<MixedOptions>(options.method),
+                       progress);
+}
+
+// Fills in what depends on the model, and checks everything that needs no work.
+absl::Status Complete(const Checkpoint& checkpoint, CompressOptions* options) {
+  const ModelConfig& config = checkpoint.config();
+  ASSIGN_OR_RETURN(const int group, HeadsPerGroup(options->group, config.num_kv_heads));
+  RETURN_IF_ERROR(std::visit(
+      [&](auto& method) {
+        method.heads_per_group = group;
+        return Validate(method, config);
+      },
+      options->method));
+  if (options->window_tokens == 0) {
+    options->window_tokens = std::min(kDefaultWindowTokens, config.max_context);
+  }
+  if (options->window_tokens > config.max_context) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--window is ", options->window_tokens, ", the model was made for ", config.max_context));
+  }
+  if (options->window_tokens <= SinksOf(*options)) {
+    return absl::InvalidArgumentError(absl::StrCat("--window is ", options->window_tokens,
+                                                   ", it must be more than --sinks, which is ",
+                                                   SinksOf(*options)));
+  }
+  return absl::OkStatus();
+}
+
+// An older latents file, of any model, is replaced. Any other file, such as the model's own
+// weights, is not.
+absl::Status CheckReplaces(const std::string& out, const Checkpoint& checkpoint) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(out, ignored)) return absl::OkStatus();
+  const absl::Status older = OpenLatents(out, checkpoint).status();
+  if (older.ok() || absl::IsFailedPrecondition(older)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--out is \"", out, "\", which is there and is no latents file"));
+}
+
+int64_t BlocksOf(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options, int windows,
                                                 const Checkpoint& checkpoint,
                                                 const Tokenizer& tokenizer,
                                                 const CompressProgress& progress) {
@@ -37,43 +108,90 @@ absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options,
   ModelOptions model = options.model;
   model.max_context = options.window_tokens;
   // Room for one window at least.
-  const int64_t blocks = (options.window_tokens + kBlockTokens - 1) / kBlockTokens;
-  ASSIGN_OR_RETURN(
-      const CacheLayout window,
-      CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16), blocks));
+  ASSIGN_OR_RETURN(const CacheLayout window,
+                   CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16),
+                                       BlocksOf(options.window_tokens), 1));
   model.cache_bytes = std::max(model.cache_bytes, window.total_bytes());
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model));
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model, windows));
   return WindowsFromModel(*opened.engine, checkpoint.config(), tokenizer, chat_template.get(),
-                          options.windows, options.window_tokens, options.seed,
+                          windows, options.window_tokens, options.seed,
                           Stage(progress, "the model writes its calibration text"));
 }
 
-absl::StatusOr<CalibrationWindows> MakeWindows(const CompressOptions& options,
-                                               const Checkpoint& checkpoint,
-                                               const CompressProgress& progress) {
+struct CalibrationText {
+  CalibrationWindows windows;   // for the statistics
+  CalibrationWindows held_out;  // for measuring the loss
+};
+
+absl::StatusOr<CalibrationText> MakeText(const CompressOptions& options,
+                                         const Checkpoint& checkpoint,
+                                         const CompressProgress& progress) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(checkpoint.tokenizer()));
-  if (options.calibration.empty()) return WriteOwnText(options, checkpoint, *tokenizer, progress);
-  return WindowsFromFiles(options.calibration, *tokenizer, options.windows, options.window_tokens);
+  const int count = options.windows + kHeldOutWindows;
+  CalibrationWindows all;
+  if (options.calibration.empty()) {
+    ASSIGN_OR_RETURN(all, WriteOwnText(options, count, checkpoint, *tokenizer, progress));
+  } else {
+    ASSIGN_OR_RETURN(
+        all, WindowsFromFiles(options.calibration, *tokenizer, count, options.window_tokens));
+  }
+  CalibrationText text;
+  for (int i = 0; i < count; ++i) {
+    // Evenly spaced, for windows of one kind stand together.
+    const bool held_out = i * kHeldOutWindows / count != (i + 1) * kHeldOutWindows / count;
+    (held_out ? text.held_out : text.windows).push_back(std::move(all[i]));
+  }
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const CompressOptions& options,
+                                                   const Checkpoint& checkpoint,
+                                                   const Latents* latents) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options.model));
+  return CreateLocalEngine(
+      checkpoint, latents, std::move(ops),
+      {.num_blocks = BlocksOf(options.window_tokens), .max_context = options.window_tokens});
+}
+
+// What the latents cost, and what they take, as an engine sees it.
+absl::Status Measure(const CompressOptions& options, const Checkpoint& checkpoint,
+                     const Latents& latents, const CalibrationWindows& held_out,
+                     const CompressProgress& progress, CompressionReport* report) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> full, OpenEngine(options, checkpoint, nullptr));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(options, checkpoint, &latents));
+  report->bytes_per_token = engine->info().bytes_per_token;
+  report->bytes_per_sequence = engine->info().bytes_per_sequence;
+  std::vector<TextWindow> windows;
+  for (const std::vector<int32_t>& window : held_out) windows.push_back({.tokens = window});
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  absl::Status ended;
+  ASSIGN_OR_RETURN(
+      report->measured,
+      MeasureDivergence(*full, *engine, windows,
+                        options.model.threads > 0 ? options.model.threads : std::max(1, cores),
+                        [&](double share) {
+                          if (ended.ok()) ended = progress("measuring the loss", share);
+                        }));
+  return ended;
 }
 
 CompressionReport::Plane ReportOf(const PlaneFactors& factors) {
-  return {.latent_heads = factors.plane.latent_heads,
-          .dims = factors.plane.dims(),
-          .codec = Info(factors.plane.segments[0].codec).name,
-          .bytes_per_token = static_cast<double>(factors.plane.plane_bytes()) / kBlockTokens,
-          .energy_kept = factors.energy_kept};
+  return {.layout = factors.plane,
+          .full_dims = static_cast<int>(factors.energy.size()),
+          .energy = factors.energy,
+          .energy_kept = factors.EnergyKept(),
+          .predicted_kl = factors.predicted_kl};
 }
 
-// An older latents file, of any model, is replaced. Any other file, such as the model's own
-// weights, is not.
-absl::Status CheckReplaces(const std::string& out, const Checkpoint& checkpoint) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(out, ignored)) return absl::OkStatus();
-  const absl::Status older = LatentsFile::Open(out, checkpoint).status();
-  if (older.ok() || absl::IsFailedPrecondition(older)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--out is \"", out, "\", which is there and is no latents file"));
+void AddLayers(const std::vector<LayerFactors>& factors, bool is_predicted,
+               CompressionReport* report) {
+  double predicted = 0;
+  for (const LayerFactors& layer : factors) {
+    report->layers.push_back({.k = ReportOf(layer.k), .v = ReportOf(layer.v)});
+    predicted += layer.k.predicted_kl + layer.v.predicted_kl;
+  }
+  if (is_predicted) report->predicted_kl = predicted;
 }
 
 }  // namespace
@@ -87,44 +205,42 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   RETURN_IF_ERROR(CheckLinearAlgebra());
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.model));
   RETURN_IF_ERROR(CheckReplaces(options.out, *checkpoint));
+  RETURN_IF_ERROR(Complete(*checkpoint, &options));
   const ModelConfig& config = checkpoint->config();
-  ASSIGN_OR_RETURN(options.palu.heads_per_group, HeadsPerGroup(options.group, config.num_kv_heads));
-  RETURN_IF_ERROR(Validate(options.palu, config));
-  if (options.window_tokens > config.max_context) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--window is ", options.window_tokens, ", the model was made for ", config.max_context));
-  }
 
-  ASSIGN_OR_RETURN(const CalibrationWindows windows, MakeWindows(options, *checkpoint, progress));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Ops> ops, CreateOps(options.model));
-  ASSIGN_OR_RETURN(const std::vector<Matrix> moments,
-                   InputMoments(*checkpoint, windows, *ops,
-                                Stage(progress, "measuring the inputs of every layer")));
+  ASSIGN_OR_RETURN(const CalibrationText text, MakeText(options, *checkpoint, progress));
+  const std::string partial = options.statistics.empty() ? options.out + ".partial" : "";
+  ASSIGN_OR_RETURN(
+      const std::vector<LayerStatistics> statistics,
+      MeasureStatistics(*checkpoint, text.windows,
+                        {.sinks = SinksOf(options),
+                         .gradients = GradientsOf(options),
+                         .seed = options.seed,
+                         .threads = options.model.threads,
+                         .resume_path = partial.empty() ? options.statistics : partial},
+                        Stage(progress, "measuring every layer")));
+  ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
+                   Factorise(options, *checkpoint, statistics, Stage(progress, "factorising")));
 
   CompressionReport report{
       .model = config.name,
-      .method = Describe(options.palu, config),
+      .method =
+          std::visit([&](const auto& method) { return Describe(method, config); }, options.method),
       .calibration = options.calibration.empty() ? "text sampled from the model"
                                                  : absl::StrJoin(options.calibration, " "),
       .windows = options.windows,
       .window_tokens = options.window_tokens,
       .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token())};
-  std::vector<LayerFactors> factors;
-  for (int l = 0; l < config.num_layers; ++l) {
-    ASSIGN_OR_RETURN(LayerFactors layer, FactorizeLayer(*checkpoint, l, moments[l], options.palu));
-    report.layers.push_back({.k = ReportOf(layer.k), .v = ReportOf(layer.v)});
-    report.bytes_per_token +=
-        report.layers.back().k.bytes_per_token + report.layers.back().v.bytes_per_token;
-    factors.push_back(std::move(layer));
-    RETURN_IF_ERROR(progress("factorising", static_cast<double>(l + 1) / config.num_layers));
-  }
-  LatentsContents contents{.fingerprint = Fingerprint(*checkpoint), .method = report.method};
-  for (const LayerFactors& layer : factors) {
-    contents.layers.push_back(layer.View(config.hidden_dim));
-  }
-  RETURN_IF_ERROR(WriteLatentsFile(options.out, contents));
+  AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
+  Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
+  for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));
+  RETURN_IF_ERROR(Measure(options, *checkpoint, latents, text.held_out, progress, &report));
+
+  RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(*checkpoint), latents));
   report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   RETURN_IF_ERROR(WriteReport(options.out, report));
+  std::error_code ignored;
+  if (!partial.empty()) std::filesystem::remove(partial, ignored);
   return report;
 }
 

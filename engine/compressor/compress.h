@@ -4,10 +4,12 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/compressor/mixed.h"
 #include "engine/compressor/palu.h"
 #include "engine/compressor/report.h"
 #include "engine/open_model.h"
@@ -18,21 +20,26 @@ struct CompressOptions {
   ModelOptions model;                    // its model, device and threads
   std::string out;                       // the latents file to write
   std::vector<std::string> calibration;  // text files; empty: the model writes its text itself
-  int windows = 32;
-  int window_tokens = 512;
-  uint64_t seed = 0;  // of the text that the model writes
+  int windows = 48;
+  int window_tokens = 0;  // 0: 1024, or the model's context if that is less
+  uint64_t seed = 0;      // of the text that the model writes and of the drawn labels
+  // Where the measured statistics stay, for other methods and budgets on the same text. Empty: in
+  // "<out>.partial" until the latents are written.
+  std::string statistics;
   std::string group;  // as HeadsPerGroup reads it
-  PaluOptions palu;   // but for heads_per_group, which `group` says
+  // But for heads_per_group, which `group` says.
+  std::variant<MixedOptions, PaluOptions> method;
 };
 
 // Called now and then with what is being done and the share of it that is, in [0, 1]. An error ends
 // the work and comes back from Compress.
 using CompressProgress = std::function<absl::Status(std::string_view what, double share)>;
 
-// Calibrates, factorises and writes the latents file and then its reports. On one machine the same
-// options give the same latents, byte for byte, for every number of threads. Until the last factor
-// is computed nothing is written, then each file whole or not at all; INVALID_ARGUMENT names the
-// flag and both numbers.
+// Calibrates, factorises, measures what that costs on two windows that the statistics have not
+// seen, through the paged cache, and writes the latents file and then its reports. On one machine
+// the same options and number of threads give the same latents, byte for byte, interrupted and
+// taken up again or not. Each file is written whole or not at all. INVALID_ARGUMENT names the flag
+// and both numbers.
 absl::StatusOr<CompressionReport> Compress(CompressOptions options,
                                            const CompressProgress& progress);
 

@@ -4,11 +4,10 @@
 #include <iostream>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
 #include "base/progress.h"
-#include "engine/compressor/compress.h"
+#include "engine/compressor/compress_flags.h"
 #include "nlohmann/json.hpp"
 
 namespace latentd {
@@ -29,73 +28,53 @@ void EndOnSignals() {
 
 void Print(const CompressionReport& report, const std::string& out, bool json) {
   if (json) {
-    std::cout << nlohmann::ordered_json({{"out", out},
-                                         {"method", report.method},
-                                         {"bytes_per_token", report.bytes_per_token},
-                                         {"full_bytes_per_token", report.full_bytes_per_token},
-                                         {"ratio", report.ratio()},
-                                         {"seconds", report.seconds}})
-              << "\n";
+    nlohmann::ordered_json figures = {{"out", out},
+                                      {"method", report.method},
+                                      {"bytes_per_token", report.bytes_per_token},
+                                      {"bytes_per_sequence", report.bytes_per_sequence},
+                                      {"full_bytes_per_token", report.full_bytes_per_token},
+                                      {"ratio", report.ratio()},
+                                      {"kl_mean", report.measured.kl_mean},
+                                      {"top1", report.measured.top1},
+                                      {"seconds", report.seconds}};
+    if (report.predicted_kl.has_value()) figures["predicted_kl"] = *report.predicted_kl;
+    std::cout << figures << "\n";
     return;
   }
   absl::PrintF(
-      "%s: %s\n%.1f bytes per token instead of %.0f (ratio %.2f), in %.0f s; see %s.report.md\n",
+      "%s: %s\n%.1f bytes per token instead of %.0f (ratio %.2f), and %s per sequence\n"
+      "KL %.4f nats per token on %d held-out tokens, the same likeliest token for %.1f %%\n"
+      "in %.0f s; see %s.report.md\n",
       out, report.method, report.bytes_per_token, report.full_bytes_per_token, report.ratio(),
-      report.seconds, out);
+      FormatBytes(report.bytes_per_sequence), report.measured.kl_mean, report.measured.tokens,
+      100 * report.measured.top1, report.seconds, out);
 }
 
 int Main(int argc, char** argv) {
-  CompressOptions options;
-  std::string method = "palu";
-  std::vector<std::string> calibration;
-  int64_t seed = 0;
-  bool json = false;
   CommandLine flags({.program = "latent-compress",
                      .summary = "Factorises a model's key and value projections and writes them as "
                                 "a latents file beside the\nunchanged model.",
-                     .example = "latent-compress --model model.gguf --out model.latents --method "
-                                "palu --rate 0.5 --bits 4"});
-  flags.Add("model", &options.model.model, "PATH", "Hugging Face folder or .gguf file");
-  flags.Add("out", &options.out, "FILE",
-            "latents file to write or replace; its reports lie beside it");
-  flags.Add("method", &method, "NAME",
-            "palu: uniform ranks, truncation-aware whitening (arXiv 2407.21118)");
-  flags.Add("rate", &options.palu.rate, "R",
-            "share of dims cut, as the paper counts; what is kept is rounded to a multiple of 16");
-  flags.Add("bits", &options.palu.bits, "N",
-            "of a stored value: 4, 3, 2 (min-max), 8 (symmetric), 16, 32 (floating point)");
-  flags.Add("group", &options.group, "all|N",
-            "KV heads that share a latent; default: the largest divisor <= 4, or all");
-  flags.Add("hadamard", &options.palu.hadamard,
-            "rotate latents before coding; --no-hadamard leaves it out");
-  flags.Add("calibration", &calibration, "self|FILE",
-            "text to calibrate on, files may be repeated; default: self, sampled from the model");
-  flags.Add("windows", &options.windows, "N", "calibration windows", {.min = 1, .max = 100000});
-  flags.Add("window", &options.window_tokens, "N", "tokens of a calibration window", {.min = 16});
-  flags.Add("seed", &seed, "N", "of the sampled text", {.min = 0});
-  flags.Add("device", &options.model.device, "NAME", "where to compute: cpu");
-  flags.Add("threads", &options.model.threads, "N", "threads; 0: one per core",
-            {.min = 0, .max = 1024});
-  flags.Add("json", &json, "print the result as one JSON object");
+                     .example = "latent-compress --model model.gguf --out model.latents --preset "
+                                "balanced"});
+  const CompressFlags compress(&flags);
   flags.ParseOrExit(argc, argv);
-  if (method != "palu") {
-    std::cerr << "latent-compress: --method is \"" << method << "\", allowed: palu\n";
+  const absl::StatusOr<CompressOptions> options = compress.Options();
+  if (!options.ok()) {
+    std::cerr << "latent-compress: " << options.status().message() << "\n";
     return 2;
   }
-  options.seed = static_cast<uint64_t>(seed);
-  if (calibration != std::vector<std::string>{"self"}) options.calibration = calibration;
 
   EndOnSignals();
   std::string shown;
   std::optional<ProgressLine> line;
   const absl::StatusOr<CompressionReport> report =
-      Compress(options, [&](std::string_view what, double share) -> absl::Status {
+      Compress(*options, [&](std::string_view what, double share) -> absl::Status {
         if (what != shown) {
           line.reset();
           line.emplace(shown = what);
         }
         line->Show(share);
-        return interrupted ? absl::CancelledError("interrupted, nothing was written")
+        return interrupted ? absl::CancelledError("interrupted; the same command goes on from here")
                            : absl::OkStatus();
       });
   line.reset();
@@ -103,7 +82,7 @@ int Main(int argc, char** argv) {
     std::cerr << "latent-compress: " << report.status().message() << "\n";
     return 1;
   }
-  Print(*report, options.out, json);
+  Print(*report, options->out, compress.json());
   return 0;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cache_view.h"
+
 namespace latentd {
 namespace {
 
@@ -44,17 +46,75 @@ void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* po
               .table = weights_.token_embedding,
               .position_table = learned ? &weights_.position_embedding : nullptr,
               .out = hidden_.data()});
+  if (config_.embedding_norm) Norm(weights_.embedding_norm, rows, hidden_.data(), hidden_.data());
+  const std::vector<int32_t> first_step_page = StepPages(batch.cu_q_lens, batch.kv_lens);
+  int64_t page_bytes = 0;
   for (int l = 0; l < config_.num_layers; ++l) {
-    const CacheView cache{.layer = pool + layout.layer_base(l),
-                          .block_bytes = layout.layer(l).block_bytes(),
-                          .cu_q_lens = batch.cu_q_lens,
-                          .kv_lens = batch.kv_lens,
-                          .block_table = batch.block_table,
-                          .max_blocks = batch.max_blocks,
-                          .slots = batch.slots};
-    Attend(l, batch, cache, observer);
+    page_bytes = std::max(page_bytes, layout.layer(l).own_page_bytes());
+  }
+  const int64_t lines = (first_step_page.back() * page_bytes + 63) / 64;
+  if (static_cast<int64_t>(step_pages_.size()) < lines) step_pages_.resize(lines);
+  for (int l = 0; l < config_.num_layers; ++l) {
+    Attend(l, batch, ViewOf(l, batch, layout, pool, first_step_page), observer);
     Mlp(l, rows);
   }
+}
+
+CacheView Decoder::ViewOf(int layer, const Batch& batch, const CacheLayout& layout, uint8_t* pool,
+                          absl::Span<const int32_t> first_step_page) {
+  return {.layer = pool + layout.layer_base(layer),
+          .block_bytes = layout.layer(layer).block_bytes(),
+          .cu_q_lens = batch.cu_q_lens,
+          .kv_lens = batch.kv_lens,
+          .block_table = batch.block_table,
+          .max_blocks = batch.max_blocks,
+          .slots = batch.slots,
+          .seats = pool + layout.sequence_base(layer),
+          .seat_of = batch.seats,
+          .step_pages = step_pages_.empty() ? nullptr : step_pages_.data()->bytes,
+          .first_step_page = first_step_page};
+}
+
+// Norms (with QK-norm) and rotates (with RoPE) the heads of queries or keys in place.
+void Decoder::PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> positions, int heads,
+                         float* x) {
+  if (config_.qk_norm) {
+    ops_.Norm({.kind = NormKind::kRms,
+               .epsilon = config_.norm_epsilon,
+               .rows = static_cast<int64_t>(positions.size()) * heads,
+               .dims = config_.head_dim,
+               .in = x,
+               .weight = norm.weight.data(),
+               .out = x});
+  }
+  if (weights_.rope == nullptr) return;
+  ops_.Rope({.table = weights_.rope.get(),
+             .positions = positions,
+             .heads = heads,
+             .head_dim = config_.head_dim,
+             .x = x});
+}
+
+// The exact keys and values of the rows at positions below the layer's sinks, from their part of
+// normed_.
+void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
+  const LayerWeights& w = weights_.layers[layer];
+  const int64_t hidden_dim = config_.hidden_dim;
+  sink_positions_.clear();
+  for (size_t row = 0; row < positions.size(); ++row) {
+    if (positions[row] >= w.attention->spec().cache.sinks) continue;
+    const int64_t n = static_cast<int64_t>(sink_positions_.size());
+    sink_positions_.push_back(positions[row]);
+    Reserve(sink_normed_, (n + 1) * hidden_dim);
+    std::copy_n(normed_.data() + static_cast<int64_t>(row) * hidden_dim, hidden_dim,
+                sink_normed_.data() + n * hidden_dim);
+  }
+  const int64_t rows = static_cast<int64_t>(sink_positions_.size());
+  if (rows == 0) return;
+  const Product products[] = {ProductOf(w.sink_k, Reserve(sink_k_, rows * config_.kv_dim())),
+                              ProductOf(w.sink_v, Reserve(sink_v_, rows * config_.kv_dim()))};
+  ops_.Matmul({.in = sink_normed_.data(), .rows = rows, .k = hidden_dim, .products = products});
+  PlaceHeads(w.k_norm, sink_positions_, config_.num_kv_heads, sink_k_.data());
 }
 
 // hidden += o(attention(q, cache)), after this step's keys and values were appended to the cache.
@@ -73,21 +133,19 @@ void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache,
   ops_.Matmul({.in = normed_.data(), .rows = rows, .k = config_.hidden_dim, .products = products});
 
   const AttentionPlan* plan = w.attention.get();
-  if (weights_.rope != nullptr) {
-    RopeParams rope{.table = weights_.rope.get(),
-                    .positions = batch.positions,
-                    .heads = config_.num_heads,
-                    .head_dim = config_.head_dim,
-                    .x = q};
-    ops_.Rope(rope);
-    if (plan->spec().path == AttentionPath::kFull) {
-      rope.heads = config_.num_kv_heads;
-      rope.x = k;
-      ops_.Rope(rope);
-    }
+  PlaceHeads(w.q_norm, batch.positions, config_.num_heads, q);
+  if (plan->spec().path == AttentionPath::kFull) {
+    PlaceHeads(w.k_norm, batch.positions, config_.num_kv_heads, k);
   }
-  ops_.AppendCache(
-      {.plan = plan, .cache = cache, .k = k, .k_stride = k_dims, .v = v, .v_stride = v_dims});
+  if (w.sink_k.weight != nullptr) ProjectSinks(layer, batch.positions);
+  ops_.AppendCache({.plan = plan,
+                    .cache = cache,
+                    .k = k,
+                    .k_stride = k_dims,
+                    .v = v,
+                    .v_stride = v_dims,
+                    .sink_k = sink_k_.data(),
+                    .sink_v = sink_v_.data()});
   float* attended = Reserve(attended_, rows * config_.q_dim());
   ops_.Attention({.plan = plan, .cache = cache, .q = q, .out = attended});
   const Product output = ProductOf(w.o, hidden_.data(), /*accumulate=*/true);

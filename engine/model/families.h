@@ -10,9 +10,9 @@
 namespace latentd {
 
 // The extents that weights have, in terms of the config.
-enum class Extent : uint8_t { kOne, kVocab, kHidden, kMlp, kQuery, kKeyValue, kContext };
+enum class Extent : uint8_t { kOne, kVocab, kHidden, kMlp, kQuery, kKeyValue, kHead, kContext };
 
-// Which rows of a stored tensor a weight is: all, or a part of a fused q | k | v.
+// Which rows of a stored tensor a weight is: all, or a part of fused q, k and v.
 enum class RowSlice : uint8_t { kAll, kQuery, kKey, kValue };
 
 // Whose heads' rows a RoPE pairs; GGUF files of some families store these rows in another order.
@@ -36,6 +36,8 @@ struct WeightRule {
   RotaryRows rotary = RotaryRows::kNone;
   RowSlice slice = RowSlice::kAll;
   bool hf_transposed = false;  // stored [in, out]
+  // Fused rows are [heads][q, k, v][head_dim] in Hugging Face files, else q | k | v, as in GGUF.
+  bool hf_fused_by_head = false;
 
   bool per_layer() const { return name.starts_with("layers.N."); }
 };
@@ -49,8 +51,16 @@ struct HfConfigKeys {
   const char* mlp_dim;       // absent in the file: 4 * hidden_dim, where mlp_optional
   const char* max_context;
   const char* norm_epsilon;
-  const char* activation;
+  const char* activation;  // null: the family has one alone
   bool mlp_optional;
+  // Older files' names, read where hidden_dim or num_heads is absent.
+  const char* old_hidden_dim = nullptr;
+  const char* old_num_heads = nullptr;
+  // What an absent key means; 0: max_context is required, head_dim is hidden_dim / num_heads.
+  int default_max_context = 0;
+  int default_head_dim = 0;
+  const char* sliding_window = nullptr;  // null in the file: no window; null here: never one
+  int default_sliding_window = 0;        // what an absent key means
 };
 
 // A config.json setting that changes the arithmetic in a way that is not supported.
@@ -61,21 +71,31 @@ struct RefusedSetting {
 
 // A row of the table: everything that loading needs to know about a model family.
 struct Family {
-  std::string_view name;             // also GGUF's general.architecture
+  std::string_view name;
   std::string_view hf_architecture;  // in config.json's "architectures"
-  std::string_view hf_prefix;        // before tensor names; files without it are read as well
+  // general.architecture of GGUF files, which are read by the first row that has it: they make no
+  // difference between Mistral and Llama.
+  std::string_view gguf_architecture;
+  std::string_view hf_prefix;  // before tensor names; files without it are read as well
   HfConfigKeys hf_keys;
   absl::Span<const std::string_view> activations;  // names of config.json that mean `activation`
   absl::Span<const RefusedSetting> refused;
   PositionKind position;
   NormKind norm;
   ActivationKind activation;
-  bool tied_by_default;        // what an absent tie_word_embeddings means
-  bool gguf_interleaved_rope;  // GGUF files hold q and k rows as adjacent pairs (x[2i], x[2i+1])
+  bool tied_by_default = false;  // what an absent tie_word_embeddings means
+  // GGUF files hold q and k rows as adjacent pairs (x[2i], x[2i+1])
+  bool gguf_interleaved_rope = false;
+  bool gguf_sliding_window = false;  // a GGUF file's attention.sliding_window is every layer's
+  bool qk_norm = false;
+  bool embedding_norm = false;
   absl::Span<const WeightRule> weights;
 };
 
 absl::Span<const Family> Families();
+
+// The row called `name`, or null.
+const Family* FindFamily(std::string_view name);
 
 // UNIMPLEMENTED naming the architecture and the supported ones.
 absl::StatusOr<const Family*> FindHfFamily(std::string_view architecture);

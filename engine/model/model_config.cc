@@ -96,6 +96,11 @@ absl::Status Validate(const ModelConfig& config) {
   if (config.position == PositionKind::kRope) {
     RETURN_IF_ERROR(ValidateRope(config.rope, config.head_dim));
   }
+  RETURN_IF_ERROR(InRange("alibi_bias_max", config.alibi_bias_max, 1e-3, 64.0));
+  RETURN_IF_ERROR(IntInRange("sliding_window", config.sliding_window, 0, 1 << 24));
+  if (config.qk_norm && config.position != PositionKind::kRope) {
+    return absl::UnimplementedError("norms of q and k are supported with RoPE alone");
+  }
   RETURN_IF_ERROR(InRange("norm_epsilon", config.norm_epsilon, 0.0, 1.0));
   RETURN_IF_ERROR(IntInRange("bos_token_id", config.bos_token_id, -1, config.vocab_size - 1));
   for (const int32_t id : config.eos_token_ids) {

@@ -9,7 +9,11 @@
 
 namespace latentd {
 
-enum class PositionKind : uint8_t { kRope, kLearned };
+enum class PositionKind : uint8_t {
+  kRope,
+  kLearned,
+  kAlibi,  // a penalty on scores that grows with the distance (Press et al. 2022)
+};
 
 // Rotary embedding of a model, as published configs state it.
 struct RopeConfig {
@@ -33,7 +37,7 @@ struct RopeConfig {
 
 // What tells models apart, as data: everything that the decoder branches on.
 struct ModelConfig {
-  std::string family;  // row of the families table: "llama", "qwen2", "gpt2"
+  std::string family;  // row of the families table: "llama", "bloom", ...
   std::string name;    // for people: general.name, or the folder's name
   int vocab_size = 0;
   int num_layers = 0;
@@ -45,7 +49,11 @@ struct ModelConfig {
   int max_context = 0;
 
   PositionKind position = PositionKind::kRope;
-  RopeConfig rope;  // kRope
+  RopeConfig rope;              // kRope
+  float alibi_bias_max = 8.0f;  // kAlibi: the steepest slopes reach 2^-alibi_bias_max
+  int sliding_window = 0;       // > 0: position n sees only the positions above n - sliding_window
+  bool qk_norm = false;         // RMS norms of each query and key head before RoPE
+  bool embedding_norm = false;  // a norm between the embedding and the first layer
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-5f;
   ActivationKind activation = ActivationKind::kSiluGated;

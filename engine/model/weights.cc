@@ -6,11 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/model/alibi.h"
 
 namespace latentd {
 namespace {
 
+// Empty for a view without data.
 std::vector<float> ToFloats(const TensorView& view) {
+  if (view.data == nullptr) return {};
   std::vector<float> values(view.rows * view.cols);
   for (int64_t r = 0; r < view.rows; ++r) {
     DequantizeRow(view, r, absl::MakeSpan(values).subspan(r * view.cols, view.cols));
@@ -60,14 +63,111 @@ class Loader {
   int64_t bytes_ = 0;
 };
 
+// a + b, where an empty vector is all zeros.
+std::vector<float> Sum(std::vector<float> a, const std::vector<float>& b) {
+  if (a.empty()) return b;
+  for (size_t i = 0; i < b.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+std::vector<float> Negative(std::vector<float> values) {
+  for (float& value : values) value = -value;
+  return values;
+}
+
+const float* DataOrNull(const std::vector<float>& values) {
+  return values.empty() ? nullptr : values.data();
+}
+
+// What the attention of all layers shares.
+struct ModelFacts {
+  const ModelConfig& config;
+  float softmax_scale;
+  const RopeTable* rope;
+  std::vector<float> alibi_slopes;
+};
+
+// The keys' and values' part of a full layer.
+absl::Status LoadFullCache(Loader& loader, const std::string& prefix, AttentionSpec spec, Ops& ops,
+                           LayerWeights* layer) {
+  ASSIGN_OR_RETURN(layer->k, loader.Linear(prefix + "k"));
+  ASSIGN_OR_RETURN(layer->v, loader.Linear(prefix + "v"));
+  ASSIGN_OR_RETURN(layer->attention, ops.PrepareAttention(spec));
+  return absl::OkStatus();
+}
+
+// The same of a layer with latents. An offset is a constant that belongs to every key or value, as
+// the projection's bias does. kAbsorbed leaves both out of the keys, which shifts all scores of a
+// query alike, so its exact sinks must lack them, too.
+absl::Status LoadLatentCache(Loader& loader, const std::string& prefix, const LatentLayer& factors,
+                             AttentionSpec spec, Ops& ops, LayerWeights* layer) {
+  ASSIGN_OR_RETURN(layer->k, loader.Prepare(factors.k_down, Negative(ToFloats(factors.k_mean))));
+  ASSIGN_OR_RETURN(layer->v, loader.Prepare(factors.v_down, Negative(ToFloats(factors.v_mean))));
+  const std::vector<float> k_up = ToFloats(factors.k_up), v_up = ToFloats(factors.v_up);
+  const std::vector<float> k_offset = ToFloats(factors.k_offset);
+  const std::vector<float> k_bias = Sum(loader.OptionalVector(prefix + "k.bias"), k_offset);
+  const std::vector<float> v_bias =
+      Sum(loader.OptionalVector(prefix + "v.bias"), ToFloats(factors.v_offset));
+  const bool absorbed = spec.rope == nullptr;
+  spec.path = absorbed ? AttentionPath::kAbsorbed : AttentionPath::kReconstruct;
+  spec.k_up = k_up.data();
+  spec.v_up = v_up.data();
+  spec.k_bias = absorbed ? nullptr : DataOrNull(k_bias);
+  spec.v_bias = DataOrNull(v_bias);
+  spec.k_norm = DataOrNull(layer->k_norm.weight);
+  if (spec.cache.sinks > 0) {
+    ASSIGN_OR_RETURN(layer->sink_k, loader.Linear(prefix + "k"));
+    ASSIGN_OR_RETURN(layer->sink_v, loader.Linear(prefix + "v"));
+    if (absorbed) layer->sink_k.bias = Negative(k_offset);
+  }
+  ASSIGN_OR_RETURN(layer->attention, ops.PrepareAttention(spec));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayerWeights> LoadLayer(Loader& loader, int l, const ModelFacts& facts,
+                                       const CacheLayer& cache, const Latents* latents, Ops& ops) {
+  const ModelConfig& config = facts.config;
+  const std::string prefix = absl::StrCat("layers.", l, ".");
+  LayerWeights layer;
+  ASSIGN_OR_RETURN(layer.attention_norm, loader.Norm(prefix + "attention_norm"));
+  ASSIGN_OR_RETURN(layer.mlp_norm, loader.Norm(prefix + "mlp_norm"));
+  ASSIGN_OR_RETURN(layer.q, loader.Linear(prefix + "q"));
+  ASSIGN_OR_RETURN(layer.o, loader.Linear(prefix + "o"));
+  if (config.qk_norm) {
+    ASSIGN_OR_RETURN(layer.q_norm, loader.Norm(prefix + "q_norm"));
+    ASSIGN_OR_RETURN(layer.k_norm, loader.Norm(prefix + "k_norm"));
+  }
+  if (config.activation == ActivationKind::kSiluGated) {
+    ASSIGN_OR_RETURN(layer.gate, loader.Linear(prefix + "gate"));
+  }
+  ASSIGN_OR_RETURN(layer.up, loader.Linear(prefix + "up"));
+  ASSIGN_OR_RETURN(layer.down, loader.Linear(prefix + "down"));
+  const AttentionSpec spec{.path = AttentionPath::kFull,
+                           .num_heads = config.num_heads,
+                           .num_kv_heads = config.num_kv_heads,
+                           .head_dim = config.head_dim,
+                           .softmax_scale = facts.softmax_scale,
+                           .cache = cache,
+                           .rope = facts.rope,
+                           .window = config.sliding_window,
+                           .alibi_slopes = DataOrNull(facts.alibi_slopes),
+                           .k_norm_epsilon = config.norm_epsilon};
+  if (latents == nullptr) {
+    RETURN_IF_ERROR(LoadFullCache(loader, prefix, spec, ops, &layer));
+  } else {
+    RETURN_IF_ERROR(LoadLatentCache(loader, prefix, latents->layers[l], spec, ops, &layer));
+  }
+  return layer;
+}
+
 }  // namespace
 
-std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
+std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* latents,
                                       Codec full_codec) {
   std::vector<CacheLayer> layers;
   for (int l = 0; l < config.num_layers; ++l) {
     layers.push_back(latents != nullptr
-                         ? latents->layers()[l].cache
+                         ? latents->layers[l].cache
                          : FullCacheLayer(config.num_kv_heads, config.head_dim, full_codec));
   }
   return layers;
@@ -76,59 +176,35 @@ std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFi
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
                                          Ops& ops) {
   const ModelConfig& config = checkpoint.config();
-  const LatentsFile* latents = options.latents;
-  const std::vector<CacheLayer> cache_layers = CacheLayersOf(config, latents, options.full_codec);
+  const std::vector<CacheLayer> cache_layers =
+      CacheLayersOf(config, options.latents, options.full_codec);
   Loader loader(checkpoint, ops);
   ModelWeights model;
   ASSIGN_OR_RETURN(model.token_embedding, loader.Require("token_embedding"));
-  float softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  if (config.position == PositionKind::kRope) {
-    const RopeFrequencies frequencies = ComputeRopeFrequencies(config.rope, options.max_context);
-    softmax_scale *= frequencies.score_factor;
-    model.rope = std::make_unique<RopeTable>(BuildRopeTable(frequencies, options.max_positions));
-  } else {
-    ASSIGN_OR_RETURN(model.position_embedding, loader.Require("position_embedding"));
+  if (config.embedding_norm) {
+    ASSIGN_OR_RETURN(model.embedding_norm, loader.Norm("embedding_norm"));
   }
-
+  ModelFacts facts{.config = config,
+                   .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
+  switch (config.position) {
+    case PositionKind::kRope: {
+      const RopeFrequencies frequencies = ComputeRopeFrequencies(config.rope, options.max_context);
+      facts.softmax_scale *= frequencies.score_factor;
+      model.rope = std::make_unique<RopeTable>(BuildRopeTable(frequencies, options.max_positions));
+      facts.rope = model.rope.get();
+      break;
+    }
+    case PositionKind::kLearned: {
+      ASSIGN_OR_RETURN(model.position_embedding, loader.Require("position_embedding"));
+      break;
+    }
+    case PositionKind::kAlibi:
+      facts.alibi_slopes = AlibiSlopes(config.num_heads, config.alibi_bias_max);
+      break;
+  }
   for (int l = 0; l < config.num_layers; ++l) {
-    const std::string prefix = absl::StrCat("layers.", l, ".");
-    LayerWeights layer;
-    ASSIGN_OR_RETURN(layer.attention_norm, loader.Norm(prefix + "attention_norm"));
-    ASSIGN_OR_RETURN(layer.mlp_norm, loader.Norm(prefix + "mlp_norm"));
-    ASSIGN_OR_RETURN(layer.q, loader.Linear(prefix + "q"));
-    ASSIGN_OR_RETURN(layer.o, loader.Linear(prefix + "o"));
-    if (config.activation == ActivationKind::kSiluGated) {
-      ASSIGN_OR_RETURN(layer.gate, loader.Linear(prefix + "gate"));
-    }
-    ASSIGN_OR_RETURN(layer.up, loader.Linear(prefix + "up"));
-    ASSIGN_OR_RETURN(layer.down, loader.Linear(prefix + "down"));
-
-    AttentionSpec spec{.path = AttentionPath::kFull,
-                       .num_heads = config.num_heads,
-                       .num_kv_heads = config.num_kv_heads,
-                       .head_dim = config.head_dim,
-                       .softmax_scale = softmax_scale,
-                       .cache = cache_layers[l],
-                       .rope = model.rope.get()};
-    std::vector<float> k_up, v_up, k_bias, v_bias;  // alive until the plan has copied them
-    if (latents == nullptr) {
-      ASSIGN_OR_RETURN(layer.k, loader.Linear(prefix + "k"));
-      ASSIGN_OR_RETURN(layer.v, loader.Linear(prefix + "v"));
-    } else {
-      const LatentLayer& factors = latents->layers()[l];
-      ASSIGN_OR_RETURN(layer.k, loader.Prepare(factors.k_down, {}));
-      ASSIGN_OR_RETURN(layer.v, loader.Prepare(factors.v_down, {}));
-      k_up = ToFloats(factors.k_up);
-      v_up = ToFloats(factors.v_up);
-      k_bias = loader.OptionalVector(prefix + "k.bias");
-      v_bias = loader.OptionalVector(prefix + "v.bias");
-      spec.path = model.rope != nullptr ? AttentionPath::kReconstruct : AttentionPath::kAbsorbed;
-      spec.k_up = k_up.data();
-      spec.v_up = v_up.data();
-      spec.k_bias = k_bias.empty() ? nullptr : k_bias.data();
-      spec.v_bias = v_bias.empty() ? nullptr : v_bias.data();
-    }
-    ASSIGN_OR_RETURN(layer.attention, ops.PrepareAttention(spec));
+    ASSIGN_OR_RETURN(LayerWeights layer,
+                     LoadLayer(loader, l, facts, cache_layers[l], options.latents, ops));
     model.layers.push_back(std::move(layer));
   }
 

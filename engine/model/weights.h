@@ -11,8 +11,8 @@
 namespace latentd {
 
 struct NormWeights {
-  std::vector<float> weight;  // [hidden]
-  std::vector<float> bias;    // [hidden], or empty
+  std::vector<float> weight;  // [dims]
+  std::vector<float> bias;    // [dims], or empty
 };
 
 // A matrix and its bias, in the backend's order. Empty where the model has none.
@@ -21,11 +21,15 @@ struct LinearWeights {
   std::vector<float> bias;         // [out], or empty
 };
 
-// With latents, k and v are the down projections (without bias); the up projections and the biases
-// are in `attention`.
+// With latents, k and v are the down projections, whose biases take the means out; the up
+// projections, the offsets and the projections' own biases are in `attention`. Exact sinks come
+// from sink_k and sink_v, the base model's projections, which are empty where a layer keeps no
+// sinks.
 struct LayerWeights {
   NormWeights attention_norm, mlp_norm;
+  NormWeights q_norm, k_norm;  // [head_dim]; empty without QK-norm
   LinearWeights q, k, v, o;
+  LinearWeights sink_k, sink_v;
   LinearWeights gate, up, down;  // gate is empty for ungated activations
   std::unique_ptr<AttentionPlan> attention;
 };
@@ -34,22 +38,23 @@ struct LayerWeights {
 struct ModelWeights {
   TensorView token_embedding;     // in the mapped file
   TensorView position_embedding;  // learned positions; no data otherwise
+  NormWeights embedding_norm;     // empty where there is none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights lm_head;
-  std::unique_ptr<RopeTable> rope;  // null for learned positions
+  std::unique_ptr<RopeTable> rope;  // null where positions are not rotations
   int64_t bytes = 0;                // memory of the prepared matrices
 };
 
 // What the cache of each layer holds: the latents file's planes, or a full cache in `full_codec`.
-std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const LatentsFile* latents,
+std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* latents,
                                       Codec full_codec);
 
 struct WeightOptions {
-  const LatentsFile* latents = nullptr;  // null: a full cache
-  Codec full_codec = Codec::kF16;        // of the full cache
-  int max_context = 0;    // for which RoPE scalings that depend on the context are fixed
-  int max_positions = 0;  // that will be computed: the rows of the RoPE table
+  const Latents* latents = nullptr;  // null: a full cache
+  Codec full_codec = Codec::kF16;    // of the full cache
+  int max_context = 0;               // for which RoPE scalings that depend on the context are fixed
+  int max_positions = 0;             // that will be computed: the rows of the RoPE table
 };
 
 // Prepares every weight and every layer's attention for `ops`. NOT_FOUND names a missing tensor;

@@ -98,21 +98,32 @@ inline void MultiplyRows(const float* a, int64_t a_stride, int rows, const T* ti
   }
 }
 
+template <int kVectors>
+HWY_INLINE void MultiplyColumns(const float* x, int rows, const float* matrix, int cols, int first,
+                                float* out) {
+  const DF df;
+  VF sums[kVectors];
+  for (VF& sum : sums) sum = hn::Zero(df);
+  for (int r = 0; r < rows; ++r) {
+    const float* row = matrix + static_cast<int64_t>(r) * cols + first;
+    const VF factor = hn::Set(df, x[r]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums[v] = hn::MulAdd(factor, hn::LoadU(df, row + v * kLanes), sums[v]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], df, out + first + v * kLanes);
+}
+
 // out[c] = sum over r of x[r] * matrix[r][c]; cols a multiple of 16.
 inline void MultiplyMatrix(const float* x, int rows, const float* matrix, int cols, float* out) {
-  const DF df;
-  constexpr int kVectors = kSumLanes / kLanes;
-  for (int c = 0; c < cols; c += kSumLanes) {
-    VF sums[kVectors];
-    for (VF& sum : sums) sum = hn::Zero(df);
-    for (int r = 0; r < rows; ++r) {
-      const VF factor = hn::Set(df, x[r]);
-      for (int v = 0; v < kVectors; ++v) {
-        sums[v] = hn::MulAdd(factor, hn::LoadU(df, matrix + r * cols + c + v * kLanes), sums[v]);
-      }
-    }
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[v], df, out + c + v * kLanes);
+  int c = 0;
+  for (; c + 8 * kLanes <= cols; c += 8 * kLanes) {
+    MultiplyColumns<8>(x, rows, matrix, cols, c, out);
   }
+  for (; c + 4 * kLanes <= cols; c += 4 * kLanes) {
+    MultiplyColumns<4>(x, rows, matrix, cols, c, out);
+  }
+  for (; c < cols; c += kLanes) MultiplyColumns<1>(x, rows, matrix, cols, c, out);
 }
 
 // ---- Softmax ----
@@ -138,18 +149,42 @@ HWY_INLINE VF Exp2(VF x) {
 
 HWY_INLINE float Exp2(float x) { return hn::GetLane(Exp2(hn::Set(DF(), x))); }
 
-// Scores (exponents of 2) of one query and the first `tokens` tokens of a block become weights, 0
-// for the other tokens. Updates the largest score and the sums of weights; returns what the earlier
+// The tokens of a block that a row sees: [begin, end), never empty.
+struct TokenRange {
+  int begin = 0;
+  int end = 0;
+};
+
+// scores[t] = scores[t] * factors[t] of 64 tokens.
+HWY_INLINE void ScaleScores(const float* factors, float* scores) {
+  const DF df;
+  for (int t = 0; t < kBlockTokens; t += kLanes) {
+    hn::Store(hn::Mul(hn::Load(df, scores + t), hn::Load(df, factors + t)), df, scores + t);
+  }
+}
+
+// scores[t] += slope * (first + t), `first` being token 0's position less the row's.
+HWY_INLINE void AddSlope(float slope, int first, float* scores) {
+  const DF df;
+  for (int t = 0; t < kBlockTokens; t += kLanes) {
+    const VF distance = hn::Iota(df, static_cast<float>(first + t));
+    hn::Store(hn::MulAdd(hn::Set(df, slope), distance, hn::Load(df, scores + t)), df, scores + t);
+  }
+}
+
+// Scores (exponents of 2) of one query and the tokens of a block become weights, 0 for those that
+// the row does not see. Updates the largest score and the sums of weights; returns what the earlier
 // weights must be multiplied with.
-HWY_INLINE float UpdateSoftmax(float* scores, int tokens, float* largest, float* sums) {
+HWY_INLINE float UpdateSoftmax(float* scores, TokenRange seen, float* largest, float* sums) {
   const DF df;
   VF s[kTokenVectors];
   VF top = hn::Set(df, -HUGE_VALF);
   for (int v = 0; v < kTokenVectors; ++v) {
     s[v] = hn::Load(df, scores + v * kLanes);
-    if (tokens < (v + 1) * kLanes) {
-      const int used = HWY_MAX(0, tokens - v * kLanes);
-      s[v] = hn::IfThenElse(hn::FirstN(df, used), s[v], hn::Set(df, -HUGE_VALF));
+    if (seen.begin > v * kLanes || seen.end < (v + 1) * kLanes) {
+      const auto before = hn::FirstN(df, HWY_MAX(0, seen.begin - v * kLanes));
+      const auto until = hn::FirstN(df, HWY_MAX(0, seen.end - v * kLanes));
+      s[v] = hn::IfThenElse(hn::AndNot(before, until), s[v], hn::Set(df, -HUGE_VALF));
     }
     top = hn::Max(top, s[v]);
   }
@@ -171,8 +206,7 @@ HWY_INLINE float UpdateSoftmax(float* scores, int tokens, float* largest, float*
   return decay;
 }
 
-// ---- out[i][d] = decay[i] * out[i][d] + sum over t in [begin, end) of weights[i][t] *
-// values[t][d] ------------------
+// ---- out[i][d] = decay[i] * out[i][d] + sum over t of weights[i][t] * values[t][d] ----
 
 // values [dims / 16][64 tokens][16 dims]; vectors [first, first + kVectors) of the dims.
 template <int kRows, int kVectors, typename T>
@@ -228,31 +262,41 @@ HWY_INLINE void AddValuesRows(const float* weights, const float* decay, int begi
   }
 }
 
-// tokens[i] tokens for row i, never decreasing with i: a row's sum takes no part of the tokens that
-// it may not see.
+// Row i sees the tokens seen[i], whose two ends never decrease with i: a row's sum takes no part of
+// the tokens that it may not see. It adds them in their order, whatever the other rows see.
 template <typename T>
-inline void AddValues(const float* weights, const float* decay, const int* tokens, int rows,
+inline void AddValues(const float* weights, const float* decay, const TokenRange* seen, int rows,
                       const T* values, int dims, int64_t ahead, float* out) {
   while (rows > 0) {
     const int pass = RowsInPass(rows);
-    const int shared = tokens[0];
-    if constexpr (kMaxRows >= 6) {
-      if (pass == 6) AddValuesRows<6>(weights, decay, 0, shared, values, dims, ahead, dims, out);
-      if (pass == 4) AddValuesRows<4>(weights, decay, 0, shared, values, dims, ahead, dims, out);
-      if (pass == 3) AddValuesRows<3>(weights, decay, 0, shared, values, dims, ahead, dims, out);
-    }
-    if (pass == 2) AddValuesRows<2>(weights, decay, 0, shared, values, dims, ahead, dims, out);
-    if (pass == 1) AddValuesRows<1>(weights, decay, 0, shared, values, dims, ahead, dims, out);
+    // What all rows of the pass see, and what single rows see before and after it.
+    const int begin = seen[pass - 1].begin, end = HWY_MAX(begin, seen[0].end);
+    constexpr float kKeep = 1.0f;
+    float factors[kMaxRows];
     for (int i = 0; i < pass; ++i) {
-      constexpr float kKeep = 1.0f;
-      if (tokens[i] == shared) continue;
-      AddValuesRows<1>(weights + i * kBlockTokens, &kKeep, shared, tokens[i], values, dims, ahead,
+      factors[i] = decay[i];
+      if (seen[i].begin == begin) continue;
+      AddValuesRows<1>(weights + i * kBlockTokens, decay + i, seen[i].begin,
+                       HWY_MIN(seen[i].end, begin), values, dims, ahead, dims,
+                       out + int64_t{i} * dims);
+      factors[i] = kKeep;
+    }
+    if constexpr (kMaxRows >= 6) {
+      if (pass == 6) AddValuesRows<6>(weights, factors, begin, end, values, dims, ahead, dims, out);
+      if (pass == 4) AddValuesRows<4>(weights, factors, begin, end, values, dims, ahead, dims, out);
+      if (pass == 3) AddValuesRows<3>(weights, factors, begin, end, values, dims, ahead, dims, out);
+    }
+    if (pass == 2) AddValuesRows<2>(weights, factors, begin, end, values, dims, ahead, dims, out);
+    if (pass == 1) AddValuesRows<1>(weights, factors, begin, end, values, dims, ahead, dims, out);
+    for (int i = 0; i < pass; ++i) {
+      if (seen[i].end <= end) continue;
+      AddValuesRows<1>(weights + i * kBlockTokens, &kKeep, end, seen[i].end, values, dims, ahead,
                        dims, out + int64_t{i} * dims);
     }
     rows -= pass;
     weights += pass * kBlockTokens;
     decay += pass;
-    tokens += pass;
+    seen += pass;
     out += int64_t{pass} * dims;
   }
 }

@@ -11,11 +11,17 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr int kValueStep = 16;
-constexpr int kMaxFactor = 127;  // of an int8 part
 
 int RoundUp(int value, int step) { return (value + step - 1) / step * step; }
 
-bool IsInteger(Codec codec) { return Info(codec).scale_bytes > 0; }
+// Fewer queries that share a latent head of V leave its tiles of kAmxRows rows too empty.
+constexpr int kLeastIntegerQueries = 6;
+
+bool IsInteger(const Segment& segment) { return Info(segment.codec).scale_bytes > 0; }
+
+bool IsSmall(const Segment& segment) {
+  return Info(segment.codec).scale_bytes == 2 && Info(segment.codec).bits <= 4;
+}
 
 // One row of a segment's factors as int8 parts: x ~ scale * (part0 + part1 / 254).
 void QuantizeRow(const float* x, KUpSegment& segment, int64_t row, int64_t rows, int64_t head) {
@@ -48,7 +54,8 @@ void QuantizeRow(const float* x, KUpSegment& segment, int64_t row, int64_t rows,
 
 CpuAttentionPlan::CpuAttentionPlan(const AttentionSpec& spec, bool use_amx)
     : AttentionPlan(spec), use_amx(use_amx) {
-  spec_.k_up = spec_.v_up = spec_.k_bias = spec_.v_bias = nullptr;
+  spec_.k_up = spec_.v_up = spec_.k_bias = spec_.v_bias = spec_.k_norm = spec_.alibi_slopes =
+      nullptr;
   kv_per_k = spec.num_kv_heads / spec.cache.k.latent_heads;
   kv_per_v = spec.num_kv_heads / spec.cache.v.latent_heads;
   unit = std::lcm(kv_per_k, kv_per_v);
@@ -58,6 +65,10 @@ CpuAttentionPlan::CpuAttentionPlan(const AttentionSpec& spec, bool use_amx)
   query_scale = spec.softmax_scale * kLog2E;
   query_dims = k_dims;
   value_dims = v_dims;
+  PrepareFormats();
+  if (spec.alibi_slopes != nullptr) {
+    for (int i = 0; i < spec.num_heads; ++i) slopes.push_back(spec.alibi_slopes[i] * kLog2E);
+  }
   if (spec.path == AttentionPath::kFull) return;
   if (spec.path == AttentionPath::kReconstruct) {
     PrepareRope();
@@ -66,6 +77,29 @@ CpuAttentionPlan::CpuAttentionPlan(const AttentionSpec& spec, bool use_amx)
     PrepareAbsorbed(spec);
   }
   PrepareValues(spec);
+}
+
+CpuAttentionPlan::Parts CpuAttentionPlan::PartsOf(int position) const {
+  const int first = FirstInPages(position);
+  Parts parts;
+  parts.sinks = FirstVisible(position) < spec_.cache.sinks;
+  parts.first_split = first / kSplitTokens;
+  // A row among the sinks sees no page.
+  parts.last_split = first <= position ? position / kSplitTokens + 1 : parts.first_split;
+  return parts;
+}
+
+void CpuAttentionPlan::PrepareFormats() {
+  coded.layer = spec_.cache;
+  own.layer = spec_.cache.OwnPageLayer();
+  for (PageFormat* format : {&coded, &own}) {
+    format->k_head_bytes = format->layer.k.head_bytes();
+    format->v_head_bytes = format->layer.v.head_bytes();
+    format->v_plane_offset = format->layer.k.plane_bytes();
+    format->key_norm_offset = format->layer.key_norm_offset(0);
+    format->integer_values = use_amx && kv_per_v * q_per_kv >= kLeastIntegerQueries &&
+                             std::ranges::all_of(format->layer.v.segments, IsInteger);
+  }
 }
 
 void CpuAttentionPlan::PrepareRope() {
@@ -92,23 +126,92 @@ void CpuAttentionPlan::PrepareRope() {
 }
 
 void CpuAttentionPlan::PrepareReconstruct(const AttentionSpec& spec) {
+  const int64_t dims = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const auto norm = [&](int64_t dim) {
+    return spec.k_norm == nullptr ? 1.0f : spec.k_norm[dim % spec.head_dim];
+  };
+  k_bias.assign(int64_t{spec.num_kv_heads} * query_dims, 0.0f);
+  for (int64_t i = 0; spec.k_bias != nullptr && i < std::ssize(k_bias); ++i) {
+    const int dim_in_head = dim_of_row[i % query_dims];
+    if (dim_in_head < 0) continue;
+    const int64_t dim = i / query_dims * spec.head_dim + dim_in_head;
+    k_bias[i] = spec.k_bias[dim] * norm(dim);
+  }
+  std::vector<float> factors(spec.k_up, spec.k_up + dims * k_dims);
+  if (spec.k_norm != nullptr) {
+    norm_k_up.assign(factors.begin(), factors.end());
+    norm_k_bias.assign(dims, 0.0f);
+    if (spec.k_bias != nullptr) norm_k_bias.assign(spec.k_bias, spec.k_bias + dims);
+    for (int64_t i = 0; i < std::ssize(factors); ++i) factors[i] *= norm(i / k_dims);
+  }
+  coded.joint_keys = std::ranges::all_of(spec.cache.k.segments, IsSmall);
+  if (coded.joint_keys) {
+    AddJoint(spec, factors.data(), coded);
+  } else {
+    AddSegments(spec, factors.data(), coded);
+  }
+  if (spec.cache.own_page) AddSegments(spec, factors.data(), own);
+}
+
+void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
+                                PageFormat& format) const {
+  const int rows = query_dims;
+  JointKUp& joint = format.joint;
+  joint.row_bytes = RoundUp(k_dims, kAmxStep);
+  joint.has_bias = spec.k_bias != nullptr;
+  joint.factors.assign(int64_t{spec.num_kv_heads} * rows * joint.row_bytes, 0);
+  joint.row_sums.assign(int64_t{spec.num_kv_heads} * rows, 0);
+  joint.scales.assign(int64_t{spec.num_kv_heads} * pairs, 1.0f);
+  joint.bias = k_bias;
+  format.key_source_floats = 2 * kBlockTokens + joint.row_bytes / 4 * kBlockTokens;
+  for (int64_t head = 0; head < spec.num_kv_heads; ++head) {
+    for (int pair = 0; pair < pairs; ++pair) {
+      const float* x[2] = {};
+      float largest = 0.0f;
+      for (int i = 0; i < 2; ++i) {
+        const int dim = dim_of_row[i * pairs + pair];
+        if (dim < 0) continue;
+        x[i] = k_up + (head * spec.head_dim + dim) * k_dims;
+        for (int d = 0; d < k_dims; ++d) largest = std::max(largest, std::fabs(x[i][d]));
+      }
+      if (largest == 0.0f) continue;  // nothing but the bias
+      const float scale = largest / kMaxFactor;
+      joint.scales[head * pairs + pair] = scale;
+      for (int i = 0; i < 2; ++i) {
+        joint.bias[head * rows + i * pairs + pair] /= scale;
+        if (x[i] == nullptr) continue;
+        const int64_t row = head * rows + pair / kGroupPairs * 2 * kGroupPairs + i * kGroupPairs +
+                            pair % kGroupPairs;
+        int32_t sum = 0;
+        for (int d = 0; d < k_dims; ++d) {
+          const auto factor = static_cast<int8_t>(std::nearbyint(x[i][d] / largest * kMaxFactor));
+          joint.factors[row * joint.row_bytes + d] = factor;
+          sum += factor;
+        }
+        joint.row_sums[row] = sum;
+      }
+    }
+  }
+}
+
+void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
+                                   PageFormat& format) const {
   const int rows = query_dims;
   const int64_t all_rows = int64_t{spec.num_kv_heads} * rows;
-  k_bias.assign(all_rows, 0.0f);
   int first_dim = 0;
-  for (const Segment& stored : spec.cache.k.segments) {
-    KUpSegment& segment = k_up.emplace_back();
-    segment.integer = IsInteger(stored.codec);
+  for (const Segment& stored : format.layer.k.segments) {
+    KUpSegment& segment = format.k_up.emplace_back();
+    segment.integer = IsInteger(stored);
     segment.symmetric = Info(stored.codec).scale_bytes == 2;
     segment.dims = stored.dims;
     segment.parts = Info(stored.codec).bits == 8 ? 2 : 1;
     segment.row_bytes = RoundUp(stored.dims, kAmxStep);
-    const int index = static_cast<int>(k_up.size()) - 1;
-    segment.cache_offset = spec.cache.k.segment_offset(index);
-    segment.scale_offset = spec.cache.k.scale_offset(index);
-    segment.source_offset = key_source_floats;
+    const int index = static_cast<int>(format.k_up.size()) - 1;
+    segment.cache_offset = format.layer.k.segment_offset(index);
+    segment.scale_offset = format.layer.k.scale_offset(index);
+    segment.source_offset = format.key_source_floats;
     // scale[64] and offset[64], then words of row_bytes dims or fp32 latents.
-    key_source_floats +=
+    format.key_source_floats +=
         2 * kBlockTokens + (segment.integer ? segment.row_bytes / 4 : stored.dims) * kBlockTokens;
     if (segment.integer) {
       segment.factors.assign(all_rows * segment.parts * segment.row_bytes, 0);
@@ -121,9 +224,7 @@ void CpuAttentionPlan::PrepareReconstruct(const AttentionSpec& spec) {
     for (int64_t head = 0; head < spec.num_kv_heads; ++head) {
       for (int row = 0; row < rows; ++row) {
         if (dim_of_row[row] < 0) continue;
-        const int64_t dim = head * spec.head_dim + dim_of_row[row];
-        const float* x = spec.k_up + dim * k_dims + first_dim;
-        if (spec.k_bias != nullptr) k_bias[head * rows + row] = spec.k_bias[dim];
+        const float* x = k_up + (head * spec.head_dim + dim_of_row[row]) * k_dims + first_dim;
         if (!segment.integer) {
           std::copy_n(x, segment.dims, &segment.fp32[(head * rows + row) * segment.dims]);
           continue;
@@ -136,11 +237,26 @@ void CpuAttentionPlan::PrepareReconstruct(const AttentionSpec& spec) {
   }
 }
 
-// k_bias adds the same number to every score of a query, which softmax does not see.
 void CpuAttentionPlan::PrepareAbsorbed(const AttentionSpec& spec) {
   const int64_t values = int64_t{spec.num_kv_heads} * spec.head_dim * k_dims;
   k_up_absorbed.resize(values);
   for (int64_t i = 0; i < values; ++i) k_up_absorbed[i] = spec.k_up[i] * query_scale;
+  coded.integer_scores = coded.integer_values && kv_per_k == kv_per_v &&
+                         std::ranges::all_of(spec.cache.k.segments, IsInteger);
+  if (!coded.integer_scores) return;
+  AbsorbedKeys& keys = coded.absorbed;
+  for (const Segment& segment : spec.cache.k.segments) {
+    AbsorbedKeys::Part part = {
+        .dims = segment.dims,
+        .row_bytes = RoundUp(segment.dims, kAmxStep),
+        .has_offset = Info(segment.codec).bits == 8 || Info(segment.codec).scale_bytes == 4,
+        .factor_offset = keys.tile_floats};
+    part.scale_offset = part.factor_offset + 2 * kAmxRows * part.row_bytes / 4;
+    part.source_floats = 2 * kBlockTokens + part.row_bytes / 4 * kBlockTokens;
+    keys.tile_floats = part.scale_offset + 2 * kAmxRows;
+    coded.key_source_floats += part.source_floats;
+    keys.parts.push_back(part);
+  }
 }
 
 void CpuAttentionPlan::PrepareValues(const AttentionSpec& spec) {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <vector>
 
+#include "kernels/cpu/amx_product.h"
 #include "kernels/ops.h"
 #include "kernels/params.h"
 
@@ -16,6 +18,9 @@ inline constexpr int kMaxRowDims = 4096;
 // A factor x is scale * (part0 + part1 / kPartRatio): a step of part 0 is 254 of part 1, whose
 // +-127 so cover the rounding.
 inline constexpr int kPartRatio = 254;
+
+// The largest int8 part.
+inline constexpr int kMaxFactor = 127;
 
 // Pairs that are rebuilt from integers together: their x and y rows are one tile of AMX.
 inline constexpr int kGroupPairs = 8;
@@ -59,6 +64,48 @@ struct KUpSegment {
   AlignedVector<float> fp32;  // [num_kv_heads][rows][dims], when not integer
 };
 
+// k_up for codes of few bits (symmetric, at most 4): one product for all segments, whose codes are
+// brought to one scale per token (attention_joint_keys-inl.h).
+struct JointKUp {
+  int row_bytes = 0;  // k_dims rounded up to kAmxStep
+  bool has_bias = false;
+  AlignedVector<int8_t> factors;    // [num_kv_heads][groups][x, y][kGroupPairs][row_bytes]
+  AlignedVector<int32_t> row_sums;  // [num_kv_heads][groups][x, y][kGroupPairs] of the factors
+  AlignedVector<float> scales;      // [num_kv_heads][pairs], of both rows of a pair
+  AlignedVector<float> bias;        // [num_kv_heads][2 * pairs] k_bias / scales
+};
+
+// What multiplies absorbed queries with codes as integers (attention_absorbed-inl.h), 16 queries of
+// a K latent head at a time: where the parts of such a tile of queries lie, one per segment.
+struct AbsorbedKeys {
+  struct Part {
+    int dims = 0;
+    int row_bytes = 0;          // dims rounded up to kAmxStep
+    bool has_offset = false;    // of the segment's signed codes
+    int64_t factor_offset = 0;  // floats from the tile's start to int8 [2][kAmxRows][row_bytes]
+    int64_t scale_offset = 0;   // to [scale, sum of the query][kAmxRows]
+    int64_t source_floats = 0;  // of the segment's decoded codes
+  };
+  std::vector<Part> parts;
+  int64_t tile_floats = 0;
+};
+
+// How a page is stored and read: a block of codes, or an own page of 16-bit latents.
+struct PageFormat {
+  CacheLayer layer;
+  int64_t k_head_bytes = 0;
+  int64_t v_head_bytes = 0;
+  int64_t v_plane_offset = 0;    // of the V plane, from the page's start
+  int64_t key_norm_offset = 0;   // of KV head 0's key norms; [64] fp16 per KV head
+  bool integer_values = false;   // V's codes are multiplied as integers
+  std::vector<KUpSegment> k_up;  // kReconstruct
+  bool joint_keys = false;       // rebuilt by `joint`, else by k_up
+  JointKUp joint;
+  bool integer_scores = false;  // kAbsorbed: codes meet the queries as integers, by `absorbed`
+  AbsorbedKeys absorbed;
+  int64_t key_source_floats = 0;  // decoded latents of one latent head
+};
+
 // One layer's attention on the CPU: what does not change from step to step. Immutable after
 // construction.
 //
@@ -80,24 +127,49 @@ class CpuAttentionPlan final : public AttentionPlan {
   int query_dims = 0;  // of a query as it meets the key tile: k_dims, or 2 * pairs (kReconstruct)
   int value_dims = 0;  // of a split's output: v_dims for kFull, else head_dim rounded up to 16
 
+  // The parts of a row's softmax, in the order in which they are folded: the exact sinks, then the
+  // splits [first_split, last_split) of kSplitTokens positions.
+  struct Parts {
+    bool sinks = false;
+    int first_split = 0;
+    int last_split = 0;
+  };
+  Parts PartsOf(int position) const;
+  // The first position that a row sees, and the first that it sees from pages.
+  int FirstVisible(int position) const {
+    return spec_.window > 0 ? std::max(0, position - spec_.window + 1) : 0;
+  }
+  int FirstInPages(int position) const {
+    return std::max(FirstVisible(position), spec_.cache.sinks);
+  }
+
   // kReconstruct.
   int pairs = 0;                // rotated pairs and those of angle 0, rounded up to kGroupPairs
   std::vector<int> dim_of_row;  // [2 * pairs] the head's dim that a row holds, -1 for padding
   AlignedVector<float> cos;     // [pairs][64] of the offsets in a block
   AlignedVector<float> sin;
   AlignedVector<float> k_bias;  // [num_kv_heads][2 * pairs]
-  std::vector<KUpSegment> k_up;
-  int64_t key_source_floats = 0;  // decoded latents of one latent head and block
   bool use_amx = false;
+  // Where keys are normalised, k_norm is a factor of k_up's rows and of k_bias in the formats and
+  // above. AppendCache takes the norms of keys without it:
+  AlignedVector<float> norm_k_up;  // [num_kv_heads * head_dim][k_dims], as spec.k_up; else empty
+  std::vector<float> norm_k_bias;  // [num_kv_heads * head_dim], zeros without spec.k_bias
 
+  PageFormat coded;  // blocks
+  PageFormat own;    // own pages, where the layer has them
+
+  std::vector<float> slopes;           // [num_heads] ALiBi x log2(e); empty without
   float query_scale = 1.0f;            // softmax_scale x log2(e): scores are exponents of 2
   AlignedVector<float> k_up_absorbed;  // kAbsorbed: [num_kv_heads][head_dim][k_dims] x query_scale
   AlignedVector<float> v_up;           // latents: [num_kv_heads][v_dims][value_dims]
   AlignedVector<float> v_bias;         // latents: [num_kv_heads][value_dims]
 
  private:
+  void PrepareFormats();
   void PrepareRope();
   void PrepareReconstruct(const AttentionSpec& spec);
+  void AddJoint(const AttentionSpec& spec, const float* k_up, PageFormat& format) const;
+  void AddSegments(const AttentionSpec& spec, const float* k_up, PageFormat& format) const;
   void PrepareAbsorbed(const AttentionSpec& spec);
   void PrepareValues(const AttentionSpec& spec);
 };

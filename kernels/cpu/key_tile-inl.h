@@ -28,15 +28,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The latents of one head and block as the products take them, for all KV heads that share them.
 // Per segment, at its source_offset: scale[64], offset[64], then words (codes) or fp32 latents
 // [dims][64].
-inline void DecodeKeySources(const CpuAttentionPlan& plan, const uint8_t* head, float* sources) {
-  const CachePlane& plane = plan.spec().cache.k;
-  for (size_t s = 0; s < plan.k_up.size(); ++s) {
-    const Segment& segment = plane.segments[s];
-    const uint8_t* from = head + plan.k_up[s].cache_offset;
-    float* to = sources + plan.k_up[s].source_offset;
+inline void DecodeKeySources(const PageFormat& format, const uint8_t* head, float* sources) {
+  for (size_t s = 0; s < format.k_up.size(); ++s) {
+    const Segment& segment = format.layer.k.segments[s];
+    const KUpSegment& k_up = format.k_up[s];
+    const uint8_t* from = head + k_up.cache_offset;
+    float* to = sources + k_up.source_offset;
     float* latents = to + 2 * kBlockTokens;
-    if (plan.k_up[s].integer) {
-      DecodeScales(segment.codec, head + plan.k_up[s].scale_offset, to, to + kBlockTokens);
+    if (k_up.integer) {
+      DecodeScales(segment.codec, head + k_up.scale_offset, to, to + kBlockTokens);
       UnpackWords(segment, from, reinterpret_cast<uint8_t*>(latents));
     } else {
       DecodeKeys(segment, from, latents);
@@ -44,7 +44,8 @@ inline void DecodeKeySources(const CpuAttentionPlan& plan, const uint8_t* head, 
   }
 }
 
-// As AmxProduct, for every machine.
+// As AmxProduct, for every machine. Signed words are taken as unsigned ones, 128 above.
+template <bool kSigned = false>
 inline void Int8Product(const int8_t* factors, int row_bytes, int dims, int rows,
                         const uint8_t* words, int32_t* out) {
   constexpr int kRows = 4, kVectors = kLanes == 16 ? 4 : 2;
@@ -60,6 +61,7 @@ inline void Int8Product(const int8_t* factors, int row_bytes, int dims, int rows
         hn::Vec<DBytes> codes[kVectors];
         for (int v = 0; v < kVectors; ++v) {
           codes[v] = hn::Load(d8, words + d * kBlockTokens + (first + v * kLanes) * 4);
+          if constexpr (kSigned) codes[v] = hn::Xor(codes[v], hn::Set(d8, 0x80));
         }
         for (int i = 0; i < kRows; ++i) {
           for (int v = 0; v < kVectors; ++v) {
@@ -183,26 +185,32 @@ inline void AddIntegerSegment(const CpuAttentionPlan& plan, const KUpSegment& se
   }
 }
 
-// tile [2 * pairs][64] of one KV head.
-inline void RebuildKeys(const CpuAttentionPlan& plan, int kv_head, const float* sources,
-                        float* tile) {
-  for (size_t s = 0; s < plan.k_up.size(); ++s) {
-    const KUpSegment& segment = plan.k_up[s];
+// tile [2 * pairs][64] of one KV head, from what DecodeKeySources made of a page of `format`.
+inline void RebuildSegmentKeys(const CpuAttentionPlan& plan, const PageFormat& format, int kv_head,
+                               const float* sources, float* tile) {
+  for (size_t s = 0; s < format.k_up.size(); ++s) {
+    const KUpSegment& segment = format.k_up[s];
     const auto add = segment.integer ? AddIntegerSegment : AddFloats;
-    add(plan, segment, kv_head, sources + segment.source_offset, s == 0, s + 1 == plan.k_up.size(),
-        tile);
+    add(plan, segment, kv_head, sources + segment.source_offset, s == 0,
+        s + 1 == format.k_up.size(), tile);
   }
 }
 
-// out = the queries [count][2 * pairs] rotated back by the angles of the block's start.
+// out = the queries [count][2 * pairs] rotated back by the angles of the block's start, times the
+// pairs' scales where there are any.
 inline void RotateBack(const float* queries, int count, int pairs, const float* cos,
-                       const float* sin, float* out) {
+                       const float* sin, const float* scales, float* out) {
   const hn::CappedTag<float, 8> d;
   for (int i = 0; i < count; ++i) {
     const float* q = queries + int64_t{i} * 2 * pairs;
     float* to = out + int64_t{i} * 2 * pairs;
     for (int j = 0; j < pairs; j += hn::Lanes(d)) {
-      const auto x = hn::LoadU(d, q + j), y = hn::LoadU(d, q + pairs + j);
+      auto x = hn::LoadU(d, q + j), y = hn::LoadU(d, q + pairs + j);
+      if (scales != nullptr) {
+        const auto scale = hn::LoadU(d, scales + j);
+        x = hn::Mul(x, scale);
+        y = hn::Mul(y, scale);
+      }
       const auto c = hn::LoadU(d, cos + j), s = hn::LoadU(d, sin + j);
       hn::StoreU(hn::MulAdd(y, s, hn::Mul(x, c)), d, to + j);
       hn::StoreU(hn::NegMulAdd(x, s, hn::Mul(y, c)), d, to + pairs + j);

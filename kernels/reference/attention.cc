@@ -4,6 +4,9 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/cache_view.h"
+#include "kernels/dtype.h"
+#include "kernels/reference/cached_row.h"
 
 namespace latentd {
 namespace {
@@ -12,106 +15,98 @@ std::vector<float> Copy(const float* from, int64_t count) {
   return from == nullptr ? std::vector<float>() : std::vector<float>(from, from + count);
 }
 
-// Keys or values of one KV head for the positions 0 .. count - 1 of a sequence: [count, head_dim].
-using HeadRows = std::vector<std::vector<double>>;
+struct KeyValue {
+  std::vector<double> key, value;  // [head_dim]
+};
 
-// row = up[head] latent + bias[head]; without factors the stored row is the row.
-std::vector<double> Rebuild(const std::vector<float>& stored, const float* up, const float* bias,
-                            int head_dim) {
-  if (up == nullptr) return std::vector<double>(stored.begin(), stored.begin() + head_dim);
-  const int64_t dims = static_cast<int64_t>(stored.size());
-  std::vector<double> row(head_dim);
-  for (int i = 0; i < head_dim; ++i) {
-    double sum = bias == nullptr ? 0.0 : bias[i];
-    for (int64_t d = 0; d < dims; ++d) sum += static_cast<double>(up[i * dims + d]) * stored[d];
-    row[i] = sum;
-  }
-  return row;
-}
-
-void Rotate(const RopeTable& table, int64_t position, std::vector<double>& row) {
-  LATENTD_CHECK(position < table.max_positions);
-  for (int j = 0; j < table.pairs; ++j) {
-    const double cos = table.cos[position * table.pairs + j];
-    const double sin = table.sin[position * table.pairs + j];
-    const double x = row[j], y = row[j + table.pairs];
-    row[j] = x * cos - y * sin;
-    row[j + table.pairs] = y * cos + x * sin;
-  }
-}
-
+// What the rows of one sequence see of one KV head. Reads a position when it is first seen.
 class SequenceReader {
  public:
-  SequenceReader(const ReferenceAttentionPlan& plan, const CacheView& cache, int64_t sequence)
-      : plan_(plan),
-        spec_(plan.spec()),
-        layer_(cache.layer),
-        blocks_(cache.block_table.subspan(sequence * cache.max_blocks, cache.max_blocks)),
-        count_(cache.kv_lens[sequence]) {
-    LATENTD_CHECK((count_ + kBlockTokens - 1) / kBlockTokens <= cache.max_blocks);
-  }
+  SequenceReader(const ReferenceAttentionPlan& plan, const CacheView& cache, int64_t sequence,
+                 int kv_head)
+      : spec_(plan.spec()),
+        cache_(cache),
+        sequence_(sequence),
+        kv_head_(kv_head),
+        own_layer_(spec_.cache.OwnPageLayer()),
+        coded_reader_(plan, spec_.cache),
+        own_reader_(plan, own_layer_),
+        coded_(cache.kv_lens[sequence]),
+        own_(cache.kv_lens[sequence]) {}
 
-  HeadRows Keys(int kv_head) const {
-    const RopeTable* rope = spec_.path == AttentionPath::kReconstruct ? spec_.rope : nullptr;
-    return Rows(kv_head, spec_.cache.k, &CacheLayer::k_offset, plan_.k_up(), plan_.k_bias(), rope);
-  }
-  HeadRows Values(int kv_head) const {
-    return Rows(kv_head, spec_.cache.v, &CacheLayer::v_offset, plan_.v_up(), plan_.v_bias(),
-                nullptr);
+  // The key and value at `position` as the row at `row_position` sees them.
+  const KeyValue& Seen(int64_t row_position, int64_t position) {
+    const bool own = spec_.cache.own_page && position >= spec_.cache.sinks &&
+                     position / kBlockTokens == row_position / kBlockTokens;
+    KeyValue& seen = (own ? own_ : coded_)[position];
+    if (seen.key.empty()) {
+      seen = position < spec_.cache.sinks ? ReadSink(position)
+             : own                        ? ReadOwn(position)
+                                          : ReadCoded(position);
+    }
+    return seen;
   }
 
  private:
-  HeadRows Rows(int kv_head, const CachePlane& plane,
-                int64_t (CacheLayer::*offset)(int64_t, int) const, const std::vector<float>& up,
-                const std::vector<float>& bias, const RopeTable* rope) const {
-    const int latent_head = kv_head / (spec_.num_kv_heads / plane.latent_heads);
-    const int64_t first_row =
-        int64_t{kv_head} * spec_.head_dim;  // factors of all heads are contiguous
-    const float* head_up = up.empty() ? nullptr : up.data() + first_row * plane.dims();
-    const float* head_bias = bias.empty() ? nullptr : bias.data() + first_row;
-    std::vector<float> stored(plane.dims());
-    HeadRows rows;
-    for (int64_t position = 0; position < count_; ++position) {
-      const int64_t block = blocks_[position / kBlockTokens];
-      LATENTD_CHECK(block >= 0);
-      ReadCacheRow(plane, layer_ + (spec_.cache.*offset)(block, latent_head),
-                   static_cast<int>(position % kBlockTokens), absl::MakeSpan(stored));
-      rows.push_back(Rebuild(stored, head_up, head_bias, spec_.head_dim));
-      if (rope != nullptr) Rotate(*rope, position, rows.back());
+  KeyValue ReadSink(int64_t position) const {
+    const int64_t dims = spec_.cache.sink_dims;
+    const uint16_t* keys = Sinks(spec_.cache, cache_, sequence_);
+    const uint16_t* values = keys + spec_.cache.sinks * dims;
+    const int64_t first = position * dims + int64_t{kv_head_} * spec_.head_dim;
+    KeyValue sink;
+    for (int64_t i = first; i < first + spec_.head_dim; ++i) {
+      sink.key.push_back(HalfToFloat(keys[i]));
+      sink.value.push_back(HalfToFloat(values[i]));
     }
-    return rows;
+    return sink;
+  }
+  KeyValue ReadOwn(int64_t position) const {
+    return Read(own_reader_, OwnPage(spec_.cache, cache_, sequence_, position / kBlockTokens),
+                position);
+  }
+  KeyValue ReadCoded(int64_t position) const {
+    LATENTD_CHECK(position / kBlockTokens < cache_.max_blocks);
+    const int64_t block =
+        cache_.block_table[sequence_ * cache_.max_blocks + position / kBlockTokens];
+    LATENTD_CHECK(block >= 0);
+    return Read(coded_reader_, cache_.layer + block * cache_.block_bytes, position);
+  }
+  KeyValue Read(const CachedRowReader& reader, const uint8_t* block, int64_t position) const {
+    return {.key = reader.Key(block, position, kv_head_),
+            .value = reader.Value(block, position, kv_head_)};
   }
 
-  const ReferenceAttentionPlan& plan_;
   const AttentionSpec& spec_;
-  const uint8_t* const layer_;
-  const absl::Span<const int32_t> blocks_;
-  const int64_t count_;
+  const CacheView& cache_;
+  const int64_t sequence_;
+  const int kv_head_;
+  const CacheLayer own_layer_;
+  const CachedRowReader coded_reader_, own_reader_;
+  std::vector<KeyValue> coded_, own_;  // by position; empty until seen
 };
 
-// out = softmax(softmax_scale * q . keys) values over the first `visible` positions.
-void AttendRow(const float* q, const HeadRows& keys, const HeadRows& values, int64_t visible,
-               double softmax_scale, int head_dim, float* out) {
-  std::vector<double> weights(visible);
+// out = softmax(softmax_scale * q . keys + slope * (position - row's)) values over the positions
+// that the row sees.
+void AttendRow(const AttentionSpec& spec, double slope, int64_t row_position, const float* q,
+               SequenceReader& reader, float* out) {
+  const int64_t first = spec.window > 0 ? std::max<int64_t>(row_position - spec.window + 1, 0) : 0;
+  std::vector<double> weights;
   double max = -INFINITY;
-  for (int64_t n = 0; n < visible; ++n) {
+  for (int64_t n = first; n <= row_position; ++n) {
+    const std::vector<double>& key = reader.Seen(row_position, n).key;
     double score = 0;
-    for (int i = 0; i < head_dim; ++i) score += q[i] * keys[n][i];
-    weights[n] = score * softmax_scale;
-    max = std::max(max, weights[n]);
+    for (int i = 0; i < spec.head_dim; ++i) score += q[i] * key[i];
+    weights.push_back(score * spec.softmax_scale + slope * static_cast<double>(n - row_position));
+    max = std::max(max, weights.back());
   }
   double total = 0;
   for (double& weight : weights) total += weight = std::exp(weight - max);
-  for (int i = 0; i < head_dim; ++i) {
-    double sum = 0;
-    for (int64_t n = 0; n < visible; ++n) sum += weights[n] * values[n][i];
-    out[i] = static_cast<float>(sum / total);
+  std::vector<double> sums(spec.head_dim, 0.0);
+  for (int64_t n = first; n <= row_position; ++n) {
+    const std::vector<double>& value = reader.Seen(row_position, n).value;
+    for (int i = 0; i < spec.head_dim; ++i) sums[i] += weights[n - first] * value[i];
   }
-}
-
-const ReferenceAttentionPlan& PlanOf(const AttentionPlan* plan, const CacheView& cache) {
-  LATENTD_CHECK(plan != nullptr && cache.block_bytes == plan->spec().cache.block_bytes());
-  return static_cast<const ReferenceAttentionPlan&>(*plan);
+  for (int i = 0; i < spec.head_dim; ++i) out[i] = static_cast<float>(sums[i] / total);
 }
 
 }  // namespace
@@ -122,48 +117,29 @@ ReferenceAttentionPlan::ReferenceAttentionPlan(const AttentionSpec& spec) : Atte
   v_up_ = Copy(spec.v_up, rows * spec.cache.v.dims());
   k_bias_ = Copy(spec.k_bias, rows);
   v_bias_ = Copy(spec.v_bias, rows);
-  spec_.k_up = spec_.v_up = spec_.k_bias = spec_.v_bias = nullptr;
-}
-
-void ReferenceAppendCache(const AppendCacheParams& p) {
-  const AttentionSpec& spec = PlanOf(p.plan, p.cache).spec();
-  const auto append = [&](const CachePlane& plane, const float* row, int64_t slot,
-                          int64_t (CacheLayer::*offset)(int64_t, int) const) {
-    const int width = spec.path == AttentionPath::kFull ? spec.head_dim : plane.dims();
-    std::vector<float> values(plane.dims(), 0.0f);
-    for (int h = 0; h < plane.latent_heads; ++h) {
-      std::copy_n(row + int64_t{h} * width, width, values.begin());
-      WriteCacheRow(plane, p.cache.layer + (spec.cache.*offset)(slot / kBlockTokens, h),
-                    static_cast<int>(slot % kBlockTokens), values);
-    }
-  };
-  for (size_t t = 0; t < p.cache.slots.size(); ++t) {
-    const int64_t slot = p.cache.slots[t];
-    LATENTD_CHECK(slot >= 0);
-    append(spec.cache.k, p.k + t * p.k_stride, slot, &CacheLayer::k_offset);
-    append(spec.cache.v, p.v + t * p.v_stride, slot, &CacheLayer::v_offset);
-  }
+  k_norm_ = Copy(spec.k_norm, spec.head_dim);
+  alibi_slopes_ = Copy(spec.alibi_slopes, spec.num_heads);
+  spec_.k_up = spec_.v_up = spec_.k_bias = spec_.v_bias = spec_.k_norm = spec_.alibi_slopes =
+      nullptr;
 }
 
 void ReferenceAttention(const AttentionParams& p) {
-  const ReferenceAttentionPlan& plan = PlanOf(p.plan, p.cache);
+  LATENTD_CHECK(p.plan != nullptr && p.cache.block_bytes == p.plan->spec().cache.block_bytes());
+  const auto& plan = static_cast<const ReferenceAttentionPlan&>(*p.plan);
   const AttentionSpec& spec = plan.spec();
   const int q_per_kv = spec.num_heads / spec.num_kv_heads;
-  for (size_t i = 0; i < p.cache.kv_lens.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(p.cache.kv_lens); ++i) {
     const int64_t first_row = p.cache.cu_q_lens[i];
     const int64_t q_len = p.cache.cu_q_lens[i + 1] - first_row;
-    if (q_len == 0) continue;
     const int64_t first_position = p.cache.kv_lens[i] - q_len;
     LATENTD_CHECK(first_position >= 0);
-    const SequenceReader reader(plan, p.cache, static_cast<int64_t>(i));
     for (int kv_head = 0; kv_head < spec.num_kv_heads; ++kv_head) {
-      const HeadRows keys = reader.Keys(kv_head);
-      const HeadRows values = reader.Values(kv_head);
+      SequenceReader reader(plan, p.cache, i, kv_head);
       for (int64_t r = 0; r < q_len; ++r) {
         for (int head = kv_head * q_per_kv; head < (kv_head + 1) * q_per_kv; ++head) {
           const int64_t offset = ((first_row + r) * spec.num_heads + head) * spec.head_dim;
-          AttendRow(p.q + offset, keys, values, first_position + r + 1, spec.softmax_scale,
-                    spec.head_dim, p.out + offset);
+          const double slope = plan.alibi_slopes().empty() ? 0.0 : plan.alibi_slopes()[head];
+          AttendRow(spec, slope, first_position + r, p.q + offset, reader, p.out + offset);
         }
       }
     }

@@ -16,9 +16,11 @@ class ReferenceAttentionPlan final : public AttentionPlan {
   const std::vector<float>& v_up() const { return v_up_; }
   const std::vector<float>& k_bias() const { return k_bias_; }  // empty: none
   const std::vector<float>& v_bias() const { return v_bias_; }
+  const std::vector<float>& k_norm() const { return k_norm_; }              // empty: none
+  const std::vector<float>& alibi_slopes() const { return alibi_slopes_; }  // empty: none
 
  private:
-  std::vector<float> k_up_, v_up_, k_bias_, v_bias_;
+  std::vector<float> k_up_, v_up_, k_bias_, v_bias_, k_norm_, alibi_slopes_;
 };
 
 // What AppendCache and Attention mean; see params.h.

@@ -75,6 +75,7 @@ void PrintCache(const v1::CacheInfo& cache) {
   Row("  bytes per token",
       absl::StrFormat("%s (K %s, V %s)", PerToken(cache.bytes_per_token()),
                       PerToken(cache.k_bytes_per_token()), PerToken(cache.v_bytes_per_token())));
+  Row("  and once per request", FormatBytes(cache.bytes_per_sequence()));
   Row("  uncompressed",
       absl::StrFormat("%s, %.2f times as much", PerToken(cache.full_bytes_per_token()),
                       cache.compression_ratio()));
@@ -108,6 +109,7 @@ absl::Status ModelCommand(Arguments args) {
   if (look.json) {
     nlohmann::ordered_json json = ToJson(model);
     json["bytes_per_token"] = model.cache().bytes_per_token();
+    json["bytes_per_sequence"] = model.cache().bytes_per_sequence();
     json["full_bytes_per_token"] = model.cache().full_bytes_per_token();
     json["ratio"] = model.cache().compression_ratio();
     std::fputs(JsonLine(json).c_str(), stdout);

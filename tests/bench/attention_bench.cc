@@ -29,8 +29,11 @@ enum Cache : int {
   kGroupInt4,
   kHeadInt4,
   kGroupF16,
-  kGroupMixed,
-  kAbsorbedInt4
+  kSmall,
+  kSmallPlain,
+  kBalanced,
+  kAbsorbedInt4,
+  kAbsorbedSmall
 };
 
 AttentionShape ShapeOf(int cache) {
@@ -60,9 +63,22 @@ AttentionShape ShapeOf(int cache) {
     case kGroupF16:
       shape.k = shape.v = one(96, Codec::kF16);
       break;
-    case kGroupMixed:
+    case kAbsorbedSmall:
+      shape.path = AttentionPath::kAbsorbed;
+      [[fallthrough]];
+    case kSmall:
+      shape.own_page = true;
+      [[fallthrough]];
+    case kSmallPlain:
+      shape.sinks = 4;
       shape.k = {{.dims = 32, .codec = Codec::kInt4}, {.dims = 64, .codec = Codec::kInt2}};
       shape.v = {{.dims = 64, .codec = Codec::kInt4}, {.dims = 96, .codec = Codec::kInt2}};
+      break;
+    case kBalanced:
+      shape.own_page = true;
+      shape.sinks = 4;
+      shape.k = {{.dims = 64, .codec = Codec::kInt4}, {.dims = 96, .codec = Codec::kInt2}};
+      shape.v = {{.dims = 128, .codec = Codec::kInt4}, {.dims = 64, .codec = Codec::kInt2}};
       break;
     case kAbsorbedInt4:
       shape.path = AttentionPath::kAbsorbed;
@@ -79,8 +95,11 @@ const char* NameOf(int cache) {
                                     "latents int4, 1 group",
                                     "int4, 3 groups",
                                     "f16, 1 group",
-                                    "4- and 2-bit, 1 group",
-                                    "absorbed int4, 1 group"};
+                                    "4/2 bits, sinks, own page (7.7x)",
+                                    "4/2 bits, sinks (7.7x)",
+                                    "4/2 bits, sinks, own page (5.3x)",
+                                    "absorbed int4, 1 group",
+                                    "absorbed 4/2 bits, sinks, own page"};
   return kNames[cache];
 }
 
@@ -118,16 +137,13 @@ void BM_Attention(benchmark::State& state) {
   Scratch scratch(threads);
   Layers layers(c, context, rows > 1 ? 1 : kLayers);
   const AttentionInputs inputs(c, context);
-  for (const auto& cache : layers.layers) {
-    const PagedStep whole = cache->WholeStep();
-    CpuAppendCache(pool, {.plan = layers.plan.get(),
-                          .cache = cache->View(whole),
-                          .k = inputs.k.data(),
-                          .k_stride = c.k_width(),
-                          .v = inputs.v.data(),
-                          .v_stride = c.v_width()});
-  }
+  const PagedStep before = layers.layers[0]->StepBeforeLast(rows);
   const PagedStep step = layers.layers[0]->LastStep(rows);
+  for (const auto& cache : layers.layers) {
+    for (const PagedStep* part : {&before, &step}) {
+      CpuAppendCache(pool, AppendRows(c, inputs, *part).Params(*layers.plan, cache->View(*part)));
+    }
+  }
   const std::vector<float> q = RowsOf(step, inputs.q, c.q_width());
   std::vector<float> out(q.size());
   size_t layer = 0;
@@ -151,9 +167,11 @@ void BM_Attention(benchmark::State& state) {
 }
 BENCHMARK(BM_Attention)
     ->ArgNames({"cache", "context", "rows"})
-    ->ArgsProduct({{kFullF16, kGroupInt4, kHeadInt4}, {128, 512, 4096, 8000}, {1}})
-    ->ArgsProduct({{kFullInt4, kGroupF16, kGroupMixed, kAbsorbedInt4}, {8000}, {1}})
-    ->ArgsProduct({{kFullF16, kGroupInt4, kHeadInt4, kGroupF16}, {512, 4608}, {512}})
+    ->ArgsProduct({{kFullF16, kSmall, kBalanced, kAbsorbedSmall}, {128, 512, 4096, 8000}, {1}})
+    ->ArgsProduct({{kFullInt4, kGroupInt4, kHeadInt4, kGroupF16, kSmallPlain, kAbsorbedInt4},
+                   {8000},
+                   {1}})
+    ->ArgsProduct({{kFullF16, kHeadInt4, kSmall, kBalanced, kAbsorbedSmall}, {512, 4608}, {512}})
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime()
     ->ComputeStatistics("min", Least);
@@ -167,20 +185,17 @@ void BM_AppendCache(benchmark::State& state) {
   const Layers layers(c, rows, 1);
   const AttentionInputs inputs(c, rows);
   const PagedStep step = layers.layers[0]->WholeStep();
+  const AppendRows appended(c, inputs, step);
+  const AppendCacheParams params = appended.Params(*layers.plan, layers.layers[0]->View(step));
   for (auto _ : state) {
-    CpuAppendCache(pool, {.plan = layers.plan.get(),
-                          .cache = layers.layers[0]->View(step),
-                          .k = inputs.k.data(),
-                          .k_stride = c.k_width(),
-                          .v = inputs.v.data(),
-                          .v_stride = c.v_width()});
+    CpuAppendCache(pool, params);
     benchmark::ClobberMemory();
   }
   state.SetLabel(NameOf(static_cast<int>(state.range(0))));
 }
 BENCHMARK(BM_AppendCache)
     ->ArgNames({"cache", "rows"})
-    ->ArgsProduct({{kFullF16, kGroupInt4, kHeadInt4}, {1, 512}})
+    ->ArgsProduct({{kFullF16, kGroupInt4, kSmall}, {1, 512}})
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime()
     ->ComputeStatistics("min", Least);

@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decoder_harness.h"
+#include "tests/testing/test_latents.h"
 
 namespace latentd {
 namespace {
@@ -19,7 +21,7 @@ class LocalEngineTest : public ::testing::Test {
     checkpoint_ = *std::move(checkpoint);
   }
   absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
-                                                 const LatentsFile* latents = nullptr) {
+                                                 const Latents* latents = nullptr) {
     return CreateLocalEngine(*checkpoint_, latents, *CreateCpuOps(1), options);
   }
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -36,14 +38,42 @@ TEST_F(LocalEngineTest, CountsBytesPerTokenAsTheLayoutStoresThem) {
   EXPECT_EQ((*full)->info().num_blocks, 3);
   EXPECT_EQ((*full)->info().max_context, 3 * 64);
 
-  const auto latents = MakeLatents(*checkpoint_, {.rate = 0.5, .bits = 4, .heads_per_group = 2});
-  ASSERT_TRUE(latents.ok()) << latents.status();
-  const auto compressed = Create({.num_blocks = 3}, latents->get());
+  EXPECT_EQ((*full)->info().bytes_per_sequence, 0);
+
+  const auto latents = MakeTestLatents(*checkpoint_, {.heads_per_group = 2,
+                                                      .k = {{16, Codec::kMinMax4}},
+                                                      .v = {{16, Codec::kInt8}, {16, Codec::kInt2}},
+                                                      .sinks = 4,
+                                                      .own_page = true});
+  const auto compressed = Create({.num_blocks = 3, .num_sequences = 5}, latents.get());
   ASSERT_TRUE(compressed.ok()) << compressed.status();
-  // 2 layers x 2 planes x (16 dims x 4 bits + scale and zero).
-  EXPECT_EQ((*compressed)->info().bytes_per_token, 2 * 2 * (8 + 4));
-  EXPECT_EQ((*compressed)->info().k_bytes_per_token, 2 * (8 + 4));
-  EXPECT_EQ((*compressed)->info().full_bytes_per_token, kFullBytes);
+  const EngineInfo& info = (*compressed)->info();
+  // 2 layers x (16 dims x 4 bits + scale and zero), x (16 dims x 8 bits + 16 x 2 bits + 2 scales).
+  EXPECT_EQ(info.k_bytes_per_token, 2 * (8 + 4));
+  EXPECT_EQ(info.v_bytes_per_token, 2 * (16 + 4 + 2 * 2));
+  EXPECT_EQ(info.bytes_per_token, info.k_bytes_per_token + info.v_bytes_per_token);
+  EXPECT_EQ(info.full_bytes_per_token, kFullBytes);
+  // 2 layers x (4 sinks of K and V, 32 dims in 16 bits, and 64 tokens of 16 + 32 dims in 16 bits).
+  EXPECT_EQ(info.bytes_per_sequence, 2 * (4 * 2 * 32 * 2 + 64 * (16 + 32) * 2));
+  EXPECT_EQ(info.num_sequences, 5);
+}
+
+TEST_F(LocalEngineTest, CacheBytesPayForSeatsFirst) {
+  const auto latents = MakeTestLatents(*checkpoint_, {.heads_per_group = 2,
+                                                      .k = {{32, Codec::kInt4}},
+                                                      .v = {{32, Codec::kInt4}},
+                                                      .sinks = 4,
+                                                      .own_page = true});
+  const int64_t block = 2 * 2 * 64 * (16 + 2), seat = 2 * (4 * 2 * 32 * 2 + 64 * 64 * 2);
+  const auto engine =
+      Create({.cache_bytes = 10 * seat + 4 * block - 1, .num_sequences = 10}, latents.get());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->info().num_blocks, 3);
+  const absl::Status status =
+      Create({.cache_bytes = 10 * seat, .num_sequences = 10}, latents.get()).status();
+  EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("--cache-bytes is ", 10 * seat)));
+  EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("takes ", 10 * seat + block)));
+  EXPECT_THAT(status.message(), HasSubstr("--max-sequences, 10, sequences"));
 }
 
 TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
@@ -51,7 +81,7 @@ TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
   ASSERT_TRUE(engine.ok());
   EXPECT_EQ((*engine)->info().num_blocks, 4);
   EXPECT_THAT(Create({.cache_bytes = 100}).status().message(),
-              HasSubstr("--cache-bytes is 100, one block of 64 tokens takes 16384"));
+              HasSubstr("--cache-bytes is 100, the smallest cache takes 16384"));
   EXPECT_THAT(Create({.max_context = 1000}).status().message(),
               HasSubstr("--max-context is 1000, the model was made for 256"));
 }
@@ -61,7 +91,7 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   ASSERT_TRUE(engine.ok());
   const std::vector<int32_t> tokens = {1, 5, 9, 20};
   Batch batch{.max_blocks = 1};
-  const int row = AppendRows(&batch, tokens, 0, 4, {{1}});
+  const int row = AppendRows(&batch, tokens, 0, 4, {{1}}, 0);
   batch.samples.push_back(
       {.row = row, .params = {.temperature = 0, .num_logprobs = 3}, .position = 4});
   auto output = (*engine)->Step(batch);
@@ -72,7 +102,7 @@ TEST_F(LocalEngineTest, ScoresAreTheLogProbabilitiesOfSampling) {
   EXPECT_EQ(drawn.top[0].token_id, drawn.token_id);
 
   Batch again{.max_blocks = 1};
-  AppendRows(&again, tokens, 0, 4, {{0}});
+  AppendRows(&again, tokens, 0, 4, {{0}}, 0);
   double sum = 0;
   for (int32_t id = 0; id < 128; ++id) again.scores.push_back({.row = 3, .token_id = id});
   output = (*engine)->Step(again);
@@ -87,11 +117,11 @@ TEST_F(LocalEngineTest, ABatchThatCannotBeComputedEndsTheEngine) {
   const auto engine = Create({.num_blocks = 2});
   ASSERT_TRUE(engine.ok());
   Batch batch{.max_blocks = 1};
-  AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}});
+  AppendRows(&batch, std::vector<int32_t>{128}, 0, 1, {{0}}, 0);
   EXPECT_THAT((*engine)->Step(batch).status().message(),
               HasSubstr("token id 128, the vocabulary has 128"));
   Batch good{.max_blocks = 1};
-  AppendRows(&good, std::vector<int32_t>{1}, 0, 1, {{0}});
+  AppendRows(&good, std::vector<int32_t>{1}, 0, 1, {{0}}, 0);
   EXPECT_THAT((*engine)->Step(good).status().message(), HasSubstr("token id 128"));
 
   const auto other = Create({.num_blocks = 2});

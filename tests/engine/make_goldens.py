@@ -2,13 +2,20 @@
 """Makes tests/engine/golden: tiny seeded models of each family, and what Hugging Face transformers computes with them.
 
     python3 -m venv build/goldens && build/goldens/bin/pip install torch transformers safetensors gguf
-    build/goldens/bin/python tests/engine/make_goldens.py
+    build/goldens/bin/python tests/engine/make_goldens.py [NAME...]      all, or some of the models alone
 
 Each folder is a Hugging Face model (config.json as published models write it, safetensors) with golden.json beside it:
 {"made_by", "seed", "cases": [{"prompt_ids", "greedy_ids", "logits", "all_logits"}]}. `greedy_ids` are the 24 tokens after
 the prompt (an end token does not end them), `logits` [vocab] those of the last prompt position, `all_logits`
 [prompt, vocab] of every one (short prompts only). llama-gguf holds model.gguf instead: Q8_0 weights, q and k rows in
 llama.cpp's order, RoPE scaling as a tensor of factors; its golden is computed with the weights that Q8_0 stands for.
+qwen3-gguf and bloom-gguf hold F16 weights under the names that the gguf package maps Hugging Face's to; their goldens are computed
+by transformers from the same file.
+
+factors.safetensors makes a compressed model of a folder's: layers.N.{k,v}_{down,up} in 32 bits, down [groups * dims, hidden] and up
+[kv_dim, dims], where a group is some KV heads that follow each other. compressed.json holds the cases of the model whose K and V
+projections are the products up down of each group, with their biases as they were.
+
 rope.json holds the inverse frequencies of each published RoPE scaling.
 """
 
@@ -16,6 +23,7 @@ import copy
 import json
 import pathlib
 import shutil
+import sys
 
 import gguf
 import numpy
@@ -45,6 +53,17 @@ QWEN2 = dict(
 GPT2 = dict(
     architectures=["GPT2LMHeadModel"], model_type="gpt2", vocab_size=128, n_embd=32, n_layer=2, n_head=2, n_positions=128,
     n_ctx=128, layer_norm_epsilon=1e-5, activation_function="gelu_new", bos_token_id=1, eos_token_id=2)
+MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=20)
+del MISTRAL["attention_bias"]
+QWEN3 = dict(
+    architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=96, hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+    rms_norm_eps=1e-6, rope_theta=1000000.0, hidden_act="silu", tie_word_embeddings=True, attention_bias=False,
+    use_sliding_window=False, sliding_window=None, max_window_layers=2, bos_token_id=1, eos_token_id=2)
+BLOOM = dict(
+    architectures=["BloomForCausalLM"], model_type="bloom", vocab_size=96, n_embed=48, n_layer=2, num_attention_heads=6,
+    layer_norm_epsilon=1e-5, apply_residual_connection_post_layernorm=False, n_inner=None, offset_alibi=100, seq_length=256,
+    bos_token_id=1, eos_token_id=2)
 
 # name: config, type of the stored weights, number of files
 MODELS = {
@@ -54,7 +73,13 @@ MODELS = {
     "llama-bf16-sharded": (LLAMA, torch.bfloat16, 2),
     "qwen2": (QWEN2, torch.float32, 1),
     "gpt2": (GPT2, torch.float32, 1),
+    "mistral": (MISTRAL, torch.float32, 1),
+    "qwen3": (QWEN3, torch.float32, 1),
+    "bloom": (BLOOM, torch.float32, 1),
 }
+
+# name: KV heads that share a latent, dims of the latent
+COMPRESSED = {"llama": (2, 16), "qwen2": (2, 16), "gpt2": (2, 16), "mistral": (2, 16), "qwen3": (2, 16), "bloom": (3, 16)}
 
 
 def hf_config(stated):
@@ -72,7 +97,9 @@ def seeded_weights(model, seed):
             continue
         noise = torch.randn(value.shape, generator=generator)
         if "norm" in name or ".ln_" in name:
-            weights[name] = (1.0 if name.endswith("weight") else 0.0) + 0.2 * noise
+            # A smaller embedding, so that the layers have a say: tied, it would repeat every token.
+            share = 0.3 if "embeddings_layernorm" in name else 1.0
+            weights[name] = share * ((1.0 if name.endswith("weight") else 0.0) + 0.2 * noise)
         elif name.endswith("bias"):
             weights[name] = 0.3 * noise
         elif "wte" in name or "embed" in name or "wpe" in name:
@@ -140,10 +167,14 @@ def empty_model(config):
 
 def search_seed(folder, config, build):
     """Writes the golden of build(seed), with the first seed whose greedy steps are clear and varied."""
+    write_golden(folder / "golden.json", config["vocab_size"], build)
+
+
+def write_golden(path, vocab_size, build):
     for seed in range(1, 1000):
         model = build(seed).eval()
         generator = torch.Generator().manual_seed(seed)
-        prompts = [[1] + torch.randint(4, config["vocab_size"], (n - 1,), generator=generator).tolist()
+        prompts = [[1] + torch.randint(4, vocab_size, (n - 1,), generator=generator).tolist()
                    for n in (SHORT_PROMPT, LONG_PROMPT)]
         results = [case(model, p, with_all=len(p) == SHORT_PROMPT) for p in prompts]
         margin = min(m for _, m in results)
@@ -151,11 +182,49 @@ def search_seed(folder, config, build):
         if margin > LEAST_MARGIN and varied:
             break
     else:
-        raise SystemExit(f"{folder}: no seed below 1000 has margins above {LEAST_MARGIN}")
+        raise SystemExit(f"{path}: no seed below 1000 has margins above {LEAST_MARGIN}")
     cases = ",\n".join(json.dumps(g) for g, _ in results)
-    (folder / "golden.json").write_text(f'{{"made_by": "{MADE_BY}", "seed": {seed}, "cases": [\n{cases}\n]}}\n')
-    print(f"{folder.name}: seed {seed}, smallest margin {margin:.4f}, "
-          f"{sum(f.stat().st_size for f in folder.iterdir()) // 1024} KiB")
+    path.write_text(f'{{"made_by": "{MADE_BY}", "seed": {seed}, "cases": [\n{cases}\n]}}\n')
+    print(f"{path.parent.name}/{path.name}: seed {seed}, smallest margin {margin:.4f}, "
+          f"{sum(f.stat().st_size for f in path.parent.iterdir()) // 1024} KiB")
+
+
+def key_value_rows(model, layer):
+    """Views of the K and V projections [kv_heads, head_dim, hidden] of a layer: what is written to them changes the model."""
+    config = model.config
+    if config.model_type == "gpt2":
+        fused = model.transformer.h[layer].attn.c_attn.weight.data.T
+        return fused.view(3, config.n_head, -1, config.n_embd)[1:]
+    if config.model_type == "bloom":
+        fused = model.transformer.h[layer].self_attention.query_key_value.weight.data
+        return fused.view(config.n_head, 3, -1, config.hidden_size).transpose(0, 1)[1:]
+    attention = model.model.layers[layer].self_attn
+    return [p.weight.data.view(config.num_key_value_heads, -1, config.hidden_size) for p in (attention.k_proj, attention.v_proj)]
+
+
+def compress(model, heads_per_group, dims):
+    """Cuts the K and V projections of the model to their best `dims` dims per group of heads; returns the factors."""
+    factors = {}
+    for layer in range(model.config.num_hidden_layers):
+        for plane, weight in zip("kv", key_value_rows(model, layer)):
+            downs, ups = [], []
+            for rows in weight.split(heads_per_group):  # views into the model
+                u, s, vt = torch.linalg.svd(rows.flatten(0, 1), full_matrices=False)
+                root = s[:dims].sqrt()
+                ups.append(u[:, :dims] * root)
+                downs.append(root[:, None] * vt[:dims])
+                rows.copy_((ups[-1] @ downs[-1]).view(rows.shape))
+            factors[f"layers.{layer}.{plane}_down"] = torch.cat(downs)
+            factors[f"layers.{layer}.{plane}_up"] = torch.cat(ups)
+    return factors
+
+
+def make_compressed(name, heads_per_group, dims):
+    folder = ROOT / name
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    factors = compress(model, heads_per_group, dims)
+    safetensors.torch.save_file({k: v.contiguous() for k, v in factors.items()}, folder / "factors.safetensors")
+    write_golden(folder / "compressed.json", model.config.vocab_size, lambda seed: model)
 
 
 GGUF_NAMES = {
@@ -240,6 +309,56 @@ def make_gguf(name, config):
     search_seed(folder, config, build)
 
 
+def save_f16_gguf(path, arch, config, weights):
+    """As convert_hf_to_gguf writes them: names from the gguf package, matrices in F16, vectors in F32."""
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    if arch == gguf.MODEL_ARCH.BLOOM:
+        writer.add_context_length(256)
+        writer.add_feed_forward_length(4 * config.hidden_size)
+        writer.add_head_count_kv(config.num_attention_heads)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_rope_freq_base(1000000.0)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for name, value in weights.items():
+        data = value.numpy().astype(numpy.float16 if value.ndim == 2 else numpy.float32)
+        if "query_key_value" in name:  # from [heads, q k v, ...] to q | k | v
+            shape = data.shape
+            data = data.reshape(config.num_attention_heads, 3, -1, *shape[1:]).swapaxes(0, 1).reshape(shape)
+        writer.add_tensor(names.get_name(name.removeprefix("transformer."), try_suffixes=(".weight", ".bias")),
+                          numpy.ascontiguousarray(data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def make_f16_gguf(name, arch, config):
+    folder = ROOT / name
+
+    def build(seed):
+        model = empty_model(config)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_f16_gguf(folder / "model.gguf", arch, model.config, seeded_weights(model, seed))
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=hf_config(config), gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager")
+
+    search_seed(folder, config, build)
+
+
 def rope_goldens():
     """Inverse frequencies and the factor on cos and sin, of each scaling as published configs state it. The two scalings
     that depend on the length are taken at `length`."""
@@ -283,7 +402,14 @@ def rope_goldens():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for model_name, (model_config, model_dtype, num_files) in MODELS.items():
-        make(model_name, model_config, model_dtype, num_files)
-    make_gguf("llama-gguf", LLAMA3)
-    rope_goldens()
+    transformers.logging.disable_progress_bar()
+    jobs = {name: [lambda name=name, rest=rest: make(name, *rest)] for name, rest in MODELS.items()}
+    for model_name, groups in COMPRESSED.items():
+        jobs[model_name].append(lambda name=model_name, groups=groups: make_compressed(name, *groups))
+    jobs["llama-gguf"] = [lambda: make_gguf("llama-gguf", LLAMA3)]
+    jobs["qwen3-gguf"] = [lambda: make_f16_gguf("qwen3-gguf", gguf.MODEL_ARCH.QWEN3, QWEN3)]
+    jobs["bloom-gguf"] = [lambda: make_f16_gguf("bloom-gguf", gguf.MODEL_ARCH.BLOOM, BLOOM)]
+    jobs["rope"] = [rope_goldens]
+    for model_name in sys.argv[1:] or jobs:
+        for job in jobs[model_name]:
+            job()

@@ -36,12 +36,19 @@ std::vector<uint8_t> ValidFile(const Checkpoint& base) {
   layer.k_up = factor(config.kv_dim(), 32);
   layer.v_down = factor(2 * 16, config.hidden_dim);
   layer.v_up = factor(config.kv_dim(), 16);
+  layer.k_mean = factor(1, 32);
+  layer.k_offset = factor(1, config.kv_dim());
+  layer.v_mean = factor(1, 2 * 16);
+  layer.v_offset = factor(1, config.kv_dim());
+  layer.cache.own_page = true;
+  layer.cache.sinks = 4;
+  layer.cache.sink_dims = config.kv_dim();
   const std::string path =
       std::filesystem::temp_directory_path() / ("latentd_fuzz_" + std::to_string(getpid()));
-  const LatentsContents contents{.fingerprint = Fingerprint(base),
-                                 .method = "fuzz",
-                                 .layers = std::vector<LatentLayer>(config.num_layers, layer)};
-  LATENTD_CHECK(WriteLatentsFile(path, contents).ok());
+  const Latents latents{.layers = std::vector<LatentLayer>(config.num_layers, layer),
+                        .method = "fuzz",
+                        .shingles = {1, 2, 3}};
+  LATENTD_CHECK(WriteLatents(path, Fingerprint(base), latents).ok());
   std::ifstream file(path, std::ios::binary);
   std::vector<uint8_t> bytes((std::istreambuf_iterator<char>(file)), {});
   std::filesystem::remove(path);
@@ -59,12 +66,14 @@ void Damage(const uint8_t* edits, size_t size, std::vector<uint8_t>& bytes) {
 
 void OpenAndRead(const std::vector<uint8_t>& bytes, const Checkpoint& base, bool must_open) {
   const InputFile file(bytes.data(), bytes.size());
-  const auto latents = LatentsFile::Open(file.path(), base);
+  const auto latents = OpenLatents(file.path(), base);
   LATENTD_CHECK(latents.ok() || !must_open);
   if (!latents.ok()) return;
-  for (const LatentLayer& layer : (*latents)->layers()) {
-    for (const TensorView* view : {&layer.k_down, &layer.k_up, &layer.v_down, &layer.v_up}) {
-      ReadBytes(*view);
+  for (const LatentLayer& layer : (*latents)->layers) {
+    for (const TensorView* view :
+         {&layer.k_down, &layer.k_up, &layer.v_down, &layer.v_up, &layer.k_mean, &layer.k_offset,
+          &layer.v_mean, &layer.v_offset}) {
+      if (view->data != nullptr) ReadBytes(*view);
     }
   }
 }

@@ -120,10 +120,87 @@ TEST(ValidateAttention, FactorsAreFinite) {
                 AllOf(HasSubstr("k_up"), HasSubstr("value 4607 of 4608")));
     EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.v_up = factors.data(); }), HasSubstr("v_up"));
     const float* bias = &factors.back() - (kKvHeads * kHeadDim - 1);
-    EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.k_bias = bias; }),
+    const RopeTable table = Table(12);
+    EXPECT_THAT(ErrorOf(ReconstructSpec(table), [&](AttentionSpec& s) { s.k_bias = bias; }),
                 AllOf(HasSubstr("k_bias"), HasSubstr("value 95 of 96")));
     EXPECT_THAT(absorbed([&](AttentionSpec& s) { s.v_bias = bias; }), HasSubstr("v_bias"));
   }
+}
+
+void AddSinks(AttentionSpec& spec) {
+  spec.cache.sinks = 4;
+  spec.cache.sink_dims = kKvHeads * kHeadDim;
+}
+
+void AddKeyNorm(AttentionSpec& spec) {
+  spec.k_norm = kFactors.data();
+  spec.cache.key_norms = kKvHeads;
+}
+
+TEST(ValidateAttention, TakesSinksOwnPagesNormsWindowsAndSlopes) {
+  const RopeTable table = Table(12);
+  AttentionSpec reconstruct = ReconstructSpec(table), absorbed = AbsorbedSpec(), full = FullSpec();
+  AddSinks(reconstruct);
+  AddKeyNorm(reconstruct);
+  reconstruct.cache.own_page = true;
+  EXPECT_EQ(ValidateAttention(reconstruct), absl::OkStatus());
+  AddSinks(absorbed);
+  for (AttentionSpec* spec : {&absorbed, &full}) {
+    spec->window = 3;
+    spec->alibi_slopes = kFactors.data();
+    EXPECT_EQ(ValidateAttention(*spec), absl::OkStatus());
+  }
+}
+
+TEST(ValidateAttention, SinksAndOwnPagesAreOfLatentCaches) {
+  const auto full = [](const auto& spoil) { return ErrorOf(FullSpec(), spoil); };
+  EXPECT_THAT(full(AddSinks), AllOf(HasSubstr("full"), HasSubstr("4 sinks")));
+  EXPECT_THAT(full([](AttentionSpec& s) { s.cache.own_page = true; }), HasSubstr("1 own page"));
+  AttentionSpec spec = AbsorbedSpec();
+  AddSinks(spec);
+  EXPECT_THAT(ErrorOf(spec, [](AttentionSpec& s) { s.cache.sink_dims = 95; }),
+              AllOf(HasSubstr("sink_dims is 95"), HasSubstr("96")));
+  EXPECT_THAT(ErrorOf(spec, [](AttentionSpec& s) { s.cache.sinks = 0; }),
+              AllOf(HasSubstr("sink_dims is 96"), HasSubstr("must be 0")));
+  for (const int sinks : {-1, 65}) {
+    EXPECT_THAT(ErrorOf(spec, [&](AttentionSpec& s) { s.cache.sinks = sinks; }),
+                AllOf(HasSubstr(std::to_string(sinks)), HasSubstr("64")));
+  }
+}
+
+TEST(ValidateAttention, KeyNormsAreOfRebuiltKeys) {
+  const RopeTable table = Table(12);
+  EXPECT_THAT(ErrorOf(AbsorbedSpec(), AddKeyNorm), HasSubstr("absorbed takes no k_norm"));
+  EXPECT_THAT(ErrorOf(FullSpec(), AddKeyNorm), HasSubstr("full takes no k_norm"));
+  AttentionSpec spec = ReconstructSpec(table);
+  EXPECT_THAT(ErrorOf(spec, [](AttentionSpec& s) { s.cache.key_norms = 4; }),
+              AllOf(HasSubstr("key_norms is 4"), HasSubstr("must be 0")));
+  AddKeyNorm(spec);
+  EXPECT_THAT(ErrorOf(spec, [](AttentionSpec& s) { s.cache.key_norms = 2; }),
+              AllOf(HasSubstr("key_norms is 2"), HasSubstr("must be 4")));
+  std::vector<float> norm(kHeadDim, 1.0f);
+  norm[5] = NAN;
+  EXPECT_THAT(ErrorOf(spec, [&](AttentionSpec& s) { s.k_norm = norm.data(); }),
+              AllOf(HasSubstr("k_norm"), HasSubstr("value 5 of 24")));
+  for (const float epsilon : {-1e-6f, INFINITY, NAN}) {
+    EXPECT_THAT(ErrorOf(spec, [&](AttentionSpec& s) { s.k_norm_epsilon = epsilon; }),
+                HasSubstr("k_norm_epsilon"));
+  }
+}
+
+TEST(ValidateAttention, ChecksWindowsSlopesAndBiases) {
+  const RopeTable table = Table(12);
+  EXPECT_THAT(ErrorOf(FullSpec(), [](AttentionSpec& s) { s.window = -1; }),
+              HasSubstr("window is -1"));
+  EXPECT_THAT(
+      ErrorOf(ReconstructSpec(table), [](AttentionSpec& s) { s.alibi_slopes = kFactors.data(); }),
+      HasSubstr("alibi_slopes"));
+  std::vector<float> slopes(8, 0.5f);
+  slopes[7] = INFINITY;
+  EXPECT_THAT(ErrorOf(FullSpec(), [&](AttentionSpec& s) { s.alibi_slopes = slopes.data(); }),
+              AllOf(HasSubstr("alibi_slopes"), HasSubstr("value 7 of 8")));
+  EXPECT_THAT(ErrorOf(AbsorbedSpec(), [](AttentionSpec& s) { s.k_bias = kFactors.data(); }),
+              HasSubstr("absorbed takes no k_bias"));
 }
 
 TEST(ValidateAttention, ChecksTheRopeTable) {

@@ -67,6 +67,18 @@ TEST(AdmissionTest, WhatOutgrowsThePoolAloneIsRefused) {
   ExpectRefused([](Request& r) { r.max_new_tokens = 58; }, "5 cache blocks", "pool has 4", info);
 }
 
+// 130 tokens seen at once touch at most 4 blocks, however long the request is.
+TEST(AdmissionTest, AWindowedRequestNeedsTheBlocksOfItsWindow) {
+  EngineInfo info = kInfo;
+  info.max_context = 100000;
+  info.sliding_window = 130;
+  Request request = MakeRequest();
+  request.max_new_tokens = 50000;
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+  info.sliding_window = 64 * 3 + 2;
+  ExpectRefused([](Request& r) { r.max_new_tokens = 50000; }, "5 cache blocks", "pool has 4", info);
+}
+
 TEST(AdmissionTest, LimitsThatMakeNoSenseAreRefused) {
   EXPECT_TRUE(Validate(SchedulerConfig{}).ok());
   EXPECT_TRUE(Validate(SchedulerConfig{.max_queued_requests = 0}).ok());

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/random.h"
@@ -14,6 +15,33 @@ TEST(BlockPoolTest, BlocksForRoundsUp) {
   EXPECT_EQ(BlocksFor(1), 1);
   EXPECT_EQ(BlocksFor(64), 1);
   EXPECT_EQ(BlocksFor(65), 2);
+}
+
+// By definition: what the tokens of a window touch, wherever it lies.
+TEST(BlockPoolTest, MostBlocksForIsTheMostThatAWindowTouches) {
+  for (const int window : {1, 2, 63, 64, 65, 66, 128, 129, 130, 200}) {
+    int64_t most = 0;
+    for (int64_t n = 1; n < 600; ++n) {
+      const int64_t first_seen = std::max<int64_t>(0, n - window);
+      most = std::max(most, BlocksFor(n) - first_seen / 64);
+      EXPECT_GE(MostBlocksFor(n, window), most) << window << " " << n;
+    }
+    EXPECT_EQ(MostBlocksFor(600, window), most) << window;
+  }
+  EXPECT_EQ(MostBlocksFor(65, 1000), 2);
+  EXPECT_EQ(MostBlocksFor(600, 0), 10);
+}
+
+TEST(BlockPoolTest, TakesBackOneBlockAndPassesOverThoseGivenBack) {
+  BlockPool pool(4);
+  std::vector<int32_t> blocks;
+  pool.Allocate(3, &blocks);
+  pool.Release(blocks[0]);
+  blocks[0] = -1;
+  EXPECT_EQ(pool.used(), 2);
+  pool.Release(&blocks);
+  EXPECT_EQ(pool.used(), 0);
+  EXPECT_DEATH(pool.Release(0), "");
 }
 
 TEST(BlockPoolTest, AllocatesAllOrNothing) {

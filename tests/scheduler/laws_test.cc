@@ -46,15 +46,22 @@ struct Limits {
   int max_batch_tokens;
   int max_sequences;
   int64_t num_blocks;
+  int sliding_window = 0;
 };
 
 class SchedulerLawsTest : public ::testing::TestWithParam<Limits> {
  protected:
   std::unique_ptr<Simulation> MakeSimulation() const {
     const Limits& limits = GetParam();
-    return std::make_unique<Simulation>(SchedulerConfig{.max_batch_tokens = limits.max_batch_tokens,
-                                                        .max_sequences = limits.max_sequences},
-                                        FakeEngine::Options{.num_blocks = limits.num_blocks});
+    return std::make_unique<Simulation>(
+        SchedulerConfig{.max_batch_tokens = limits.max_batch_tokens,
+                        .max_sequences = limits.max_sequences},
+        FakeEngine::Options{.num_blocks = limits.num_blocks,
+                            .num_sequences = limits.max_sequences,
+                            .sliding_window = limits.sliding_window});
+  }
+  static std::vector<int32_t> Expected(const TestRequest& test) {
+    return test.expected(GetParam().sliding_window);
   }
 };
 
@@ -70,7 +77,7 @@ TEST_P(SchedulerLawsTest, EveryRequestGetsItsOwnTokens) {
   sim->Run();
   int64_t generated = 0;
   for (const TestRequest& r : requests) {
-    EXPECT_EQ(r.sink->tokens(), r.expected()) << r.request->id;
+    EXPECT_EQ(r.sink->tokens(), Expected(r)) << r.request->id;
     generated += static_cast<int64_t>(r.sink->tokens().size());
   }
   sim->ExpectIdle();
@@ -102,7 +109,7 @@ TEST_P(SchedulerLawsTest, CancelsAndDeadlinesHarmNobodyElse) {
   int64_t by_reason[5] = {};
   for (const TestRequest& r : requests) {
     const FinishInfo info = *r.sink->finish();
-    const std::vector<int32_t> tokens = r.sink->tokens(), expected = r.expected();
+    const std::vector<int32_t> tokens = r.sink->tokens(), expected = Expected(r);
     ++by_reason[static_cast<int>(info.reason)];
     EXPECT_EQ(info.generated_tokens, static_cast<int>(tokens.size()));
     if (info.reason == FinishReason::kStop || info.reason == FinishReason::kLength) {
@@ -147,17 +154,21 @@ TEST(SchedulerPreemptionLawTest, PreemptedAndResumedEqualsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Limits, SchedulerLawsTest,
-                         ::testing::Values(Limits{512, 64, 1000}, Limits{512, 64, 6},
-                                           Limits{512, 64, 10}, Limits{512, 64, 17},
-                                           Limits{512, 1, 6}, Limits{17, 64, 1000},
-                                           Limits{17, 8, 12}, Limits{3, 64, 1000}, Limits{3, 64, 9},
-                                           Limits{1, 64, 6}, Limits{1, 2, 30}),
-                         [](const auto& info) {
-                           return "Rows" + std::to_string(info.param.max_batch_tokens) +
-                                  "Sequences" + std::to_string(info.param.max_sequences) +
-                                  "Blocks" + std::to_string(info.param.num_blocks);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Limits, SchedulerLawsTest,
+    ::testing::Values(Limits{512, 64, 1000}, Limits{512, 64, 6}, Limits{512, 64, 10},
+                      Limits{512, 64, 17}, Limits{512, 1, 6}, Limits{17, 64, 1000},
+                      Limits{17, 8, 12}, Limits{3, 64, 1000}, Limits{3, 64, 9}, Limits{1, 64, 6},
+                      Limits{1, 2, 30}, Limits{512, 64, 1000, 100}, Limits{512, 64, 3, 100},
+                      Limits{512, 64, 3, 65}, Limits{512, 64, 1, 1}, Limits{17, 8, 7, 100},
+                      Limits{3, 64, 9, 40}, Limits{100, 16, 12, 100}, Limits{1, 64, 4, 129},
+                      Limits{512, 3, 6, 1000}),
+    [](const auto& info) {
+      return "Rows" + std::to_string(info.param.max_batch_tokens) + "Sequences" +
+             std::to_string(info.param.max_sequences) + "Blocks" +
+             std::to_string(info.param.num_blocks) + "Window" +
+             std::to_string(info.param.sliding_window);
+    });
 
 }  // namespace
 }  // namespace latentd

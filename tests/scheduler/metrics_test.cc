@@ -34,6 +34,8 @@ TEST_F(MetricsTest, SeriesAreThereFromTheStart) {
                              "kv_blocks{state=\"used\"}",
                              "kv_blocks{state=\"free\"}",
                              "kv_usage_ratio",
+                             "kv_seats{state=\"used\"}",
+                             "kv_seats{state=\"free\"}",
                              "engine_state",
                              "requests_rejected_total{reason=\"queue_full\"}",
                              "requests_rejected_total{reason=\"draining\"}",
@@ -66,12 +68,15 @@ TEST_F(MetricsTest, GaugesFollowTheStats) {
                     .waiting = 5,
                     .blocks_used = 30,
                     .blocks_total = 40,
+                    .seats_total = 8,
                     .last_step = absl::FromUnixSeconds(1700)});
   EXPECT_EQ(Of("requests_running"), 3);
   EXPECT_EQ(Of("requests_waiting"), 5);
   EXPECT_EQ(Of("kv_blocks{state=\"used\"}"), 30);
   EXPECT_EQ(Of("kv_blocks{state=\"free\"}"), 10);
   EXPECT_EQ(Of("kv_usage_ratio"), 0.75);
+  EXPECT_EQ(Of("kv_seats{state=\"used\"}"), 3);
+  EXPECT_EQ(Of("kv_seats{state=\"free\"}"), 5);
   EXPECT_EQ(Of("engine_state"), 1);
   EXPECT_EQ(Of("engine_last_step_timestamp_seconds"), 1700);
   metrics_.Publish({.blocks_total = 40, .engine_status = absl::UnavailableError("dead")});

@@ -253,6 +253,74 @@ TEST(SchedulerTest, PressureDoesNotThrash) {
   EXPECT_LT(at_20, 0.2);
 }
 
+TEST(SchedulerTest, BlocksBehindTheWindowAreGivenBack) {
+  constexpr int kWindow = 100;
+  Simulation sim({.max_batch_tokens = 64}, {.num_blocks = 20, .sliding_window = kWindow});
+  TestRequest request("a", 500, 200);
+  sim.Add(request);
+  int most = 0;
+  while (sim.Step()) {
+    const Batch& batch = sim.last_batch();
+    const int first = batch.positions.front(), seen = std::max(0, first - kWindow + 1);
+    for (int64_t b = 0; b < batch.max_blocks; ++b) {
+      EXPECT_EQ(batch.block_table[b] == -1, b < seen / 64) << first;
+    }
+    most = std::max(most, static_cast<int>(sim.scheduler().stats().blocks_used));
+  }
+  EXPECT_EQ(request.sink->tokens(), request.expected(kWindow));
+  EXPECT_EQ(request.sink->finish()->cache_bytes, 3 * 128);  // 99 tokens before a chunk of 64
+  EXPECT_LE(most, 3);
+  sim.ExpectIdle();
+}
+
+// Without its window each would fill the pool.
+TEST(SchedulerTest, WindowedSequencesShareAPool) {
+  constexpr int kWindow = 64;
+  Simulation sim({.max_batch_tokens = 64}, {.num_blocks = 16, .sliding_window = kWindow});
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < 6; ++i) requests.emplace_back(std::to_string(i), 20, 1000, i);
+  for (const TestRequest& r : requests) sim.Add(r);
+  int most = 0;
+  while (sim.Step()) most = std::max(most, sim.last_batch().num_sequences());
+  EXPECT_EQ(most, 6);
+  EXPECT_EQ(sim.scheduler().stats().preemptions, 0);
+  for (const TestRequest& r : requests) EXPECT_EQ(r.sink->tokens(), r.expected(kWindow));
+}
+
+// Each comes to see three blocks, in a pool of five.
+TEST(SchedulerTest, WindowedSequencesPreemptAndResume) {
+  constexpr int kWindow = 100;
+  Simulation sim({}, {.num_blocks = 5, .sliding_window = kWindow});
+  TestRequest first("first", 40, 500, 1), second("second", 4, 400, 2);
+  sim.Add(first);
+  sim.Add(second);
+  sim.Run();
+  EXPECT_EQ(first.sink->tokens(), first.expected(kWindow));
+  EXPECT_EQ(second.sink->tokens(), second.expected(kWindow));
+  EXPECT_EQ(first.sink->finish()->preemptions, 0);
+  EXPECT_GT(second.sink->finish()->preemptions, 0);
+  EXPECT_EQ(second.sink->finish()->cache_bytes, 3 * 128);
+}
+
+TEST(SchedulerTest, SeatsAreCountedAndComeBack) {
+  Simulation sim({.max_sequences = 3}, {.num_blocks = 16, .bytes_per_sequence = 1000});
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < 9; ++i) requests.emplace_back(std::to_string(i), 10, 5 + i, i);
+  for (const TestRequest& r : requests) sim.Add(r);
+  EXPECT_EQ(sim.scheduler().stats().seats_total, 3);
+  EXPECT_EQ(sim.scheduler().stats().cache_bytes_total, 16 * 128 + 3 * 1000);
+  while (sim.Step()) {
+    const ServeStats stats = sim.scheduler().stats();
+    EXPECT_EQ(stats.cache_bytes_used, stats.blocks_used * 128 + stats.running * 1000);
+    for (const int32_t seat : sim.last_batch().seats) EXPECT_LT(seat, 3);
+  }
+  for (const TestRequest& r : requests) {
+    EXPECT_EQ(r.sink->tokens(), r.expected());
+    EXPECT_EQ(r.sink->finish()->cache_bytes, 128 + 1000);
+    EXPECT_EQ(r.sink->finish()->full_cache_bytes, 64 * 8);
+  }
+}
+
 TEST(SchedulerTest, WaitingTokensCountWhatIsStillToDo) {
   Simulation sim({.max_sequences = 1}, {});
   TestRequest a("a", 10, 2), b("b", 30, 2);

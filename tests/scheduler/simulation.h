@@ -32,7 +32,9 @@ struct TestRequest {
     request->sampling.seed = seed;
     request->sink = sink;
   }
-  std::vector<int32_t> expected() const { return FakeEngine::Expected(*request); }
+  std::vector<int32_t> expected(int sliding_window = 0) const {
+    return FakeEngine::Expected(*request, 1000, sliding_window);
+  }
 };
 
 // The serve loop's rounds, one call each and on the test's own thread, with the invariants checked
@@ -40,8 +42,7 @@ struct TestRequest {
 class Simulation {
  public:
   Simulation(const SchedulerConfig& config, FakeEngine::Options options)
-      : engine_(std::move(options)),
-        scheduler_(config, engine_.info().num_blocks, 128.0, &metrics_) {}
+      : engine_(std::move(options)), scheduler_(config, engine_.info(), &metrics_) {}
 
   void Add(const TestRequest& test) {
     test.request->arrival = clock_.Now();

@@ -193,7 +193,7 @@ TEST(ServerTest, CutStreamsEndsEveryCallAtOnce) {
 }
 
 TEST(ServerTest, UnaryMethodsAnswer) {
-  ServerFixture fixture;
+  ServerFixture fixture({.engine = {.bytes_per_sequence = 100}});
   v1::TokenizeRequest text;
   text.set_text("ab");
   EXPECT_THAT(fixture.client().Tokenize(text)->token_ids(), testing::ElementsAre('a', 'b'));
@@ -218,6 +218,7 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(model.name(), "fake");
   EXPECT_EQ(model.cache().block_tokens(), 64);
   EXPECT_EQ(model.cache().compression_ratio(), 4);
+  EXPECT_EQ(model.cache().bytes_per_sequence(), 100);
   EXPECT_TRUE(model.has_chat_template());
   EXPECT_EQ(model.max_sequences(), 64);
 
@@ -228,11 +229,12 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(stats.generated_tokens(), 7);
   EXPECT_EQ(stats.finished_length(), 1);
   EXPECT_EQ(stats.blocks_total(), 64);
-  EXPECT_EQ(stats.cache_bytes_total(), 64 * 64 * 2);
+  EXPECT_EQ(stats.cache_bytes_total(), 64 * 64 * 2 + 64 * 100);
+  EXPECT_EQ(stats.seats_total(), 64);
   EXPECT_EQ(fixture.Metric("grpc_server_handled_total", "grpc_method", "GetModel"), 1);
   EXPECT_EQ(fixture.Metric("latentd_kv_compression_ratio"), 4);
   fixture.server().RefreshMetrics();
-  EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2);
+  EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2 + 64 * 100);
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes_per_token", "part", "full"), 8);
 }
 

@@ -1,28 +1,32 @@
 #include "tests/testing/decoder_harness.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "gtest/gtest.h"
 
 namespace latentd {
+
+namespace {
+constexpr int kSeats = 4;
+}  // namespace
 
 std::string GoldenModel(const std::string& name) {
   return absl::StrCat(LATENTD_GOLDEN_DIR, "/", name);
 }
 
 absl::StatusOr<std::unique_ptr<DecoderHarness>> DecoderHarness::Create(const Checkpoint& checkpoint,
-                                                                       const LatentsFile* latents,
+                                                                       const Latents* latents,
                                                                        std::unique_ptr<Ops> ops,
                                                                        Codec full_codec,
                                                                        int num_blocks) {
   const ModelConfig& config = checkpoint.config();
-  ASSIGN_OR_RETURN(CacheLayout layout,
-                   CacheLayout::Create(CacheLayersOf(config, latents, full_codec), num_blocks));
+  ASSIGN_OR_RETURN(
+      CacheLayout layout,
+      CacheLayout::Create(CacheLayersOf(config, latents, full_codec), num_blocks, kSeats));
   std::unique_ptr<DecoderHarness> harness(new DecoderHarness(config, std::move(layout)));
   harness->ops_ = std::move(ops);
   ASSIGN_OR_RETURN(harness->weights_, LoadWeights(checkpoint,
@@ -51,45 +55,34 @@ std::vector<std::vector<float>> DecoderHarness::Run(const Batch& batch) {
 
 std::vector<std::vector<float>> DecoderHarness::RunSequence(absl::Span<const int32_t> tokens,
                                                             absl::Span<const int32_t> blocks,
-                                                            const std::vector<int>& cuts) {
+                                                            const std::vector<int>& cuts,
+                                                            int seat) {
   std::vector<std::vector<float>> out;
   int begin = 0;
+  std::vector<int32_t> held(blocks.begin(), blocks.end());
   std::vector<int> ends = cuts;
   ends.push_back(static_cast<int>(tokens.size()));
   for (int end : ends) {
-    Batch batch{.max_blocks = static_cast<int64_t>(blocks.size())};
-    AppendRows(&batch, tokens, begin, end, blocks);
+    GiveBack(begin, &held);
+    Batch batch{.max_blocks = static_cast<int64_t>(held.size())};
+    AppendRows(&batch, tokens, begin, end, held, seat);
     for (std::vector<float>& row : Run(batch)) out.push_back(std::move(row));
     begin = end;
   }
   return out;
 }
 
-absl::StatusOr<std::unique_ptr<LatentsFile>> MakeLatents(const Checkpoint& checkpoint,
-                                                         const PaluOptions& options,
-                                                         std::optional<Codec> codec) {
-  const ModelConfig& config = checkpoint.config();
-  RETURN_IF_ERROR(Validate(options, config));
-  Matrix moment(config.hidden_dim, config.hidden_dim);
-  for (int i = 0; i < config.hidden_dim; ++i) moment.at(i, i) = 1;
-  std::vector<LayerFactors> factors;
-  LatentsContents contents{.fingerprint = Fingerprint(checkpoint), .method = "test"};
-  for (int l = 0; l < config.num_layers; ++l) {
-    ASSIGN_OR_RETURN(LayerFactors layer, FactorizeLayer(checkpoint, l, moment, options));
-    if (codec.has_value()) {
-      layer.k.plane.segments[0].codec = layer.v.plane.segments[0].codec = *codec;
+void DecoderHarness::GiveBack(int num_computed, std::vector<int32_t>* blocks) {
+  if (config_.sliding_window == 0) return;
+  const int first_seen = std::max(0, num_computed - config_.sliding_window + 1);
+  for (int b = 0; b < first_seen / kBlockTokens; ++b) {
+    const int32_t id = std::exchange((*blocks)[b], -1);
+    if (id < 0) continue;
+    for (int l = 0; l < layout_.num_layers(); ++l) {
+      const int64_t bytes = layout_.layer(l).block_bytes();
+      std::memset(pool_->data() + layout_.layer_base(l) + id * bytes, 0xFF, bytes);
     }
-    factors.push_back(std::move(layer));
   }
-  for (const LayerFactors& layer : factors) {
-    contents.layers.push_back(layer.View(config.hidden_dim));
-  }
-  const std::string path =
-      absl::StrCat(::testing::TempDir(), "/latents-", getpid(), "-", std::rand());
-  RETURN_IF_ERROR(WriteLatentsFile(path, contents));
-  absl::StatusOr<std::unique_ptr<LatentsFile>> file = LatentsFile::Open(path, checkpoint);
-  unlink(path.c_str());
-  return file;
 }
 
 }  // namespace latentd

@@ -77,12 +77,15 @@ void WriteConfig(const std::string& path, const ModelConfig& config, const Famil
       {keys.mlp_dim, config.mlp_dim},
       {keys.max_context, config.max_context},
       {keys.norm_epsilon, 1e-5},
-      {keys.activation, std::string(family.activations.front())},
       {"head_dim", config.head_dim},
       {"tie_word_embeddings", config.tied_embeddings},
       {"bos_token_id", 1},
       {"eos_token_id", 2},
   };
+  if (keys.activation != nullptr) {
+    json[keys.activation] = std::string(family.activations.front());
+  }
+  if (keys.sliding_window != nullptr) json[keys.sliding_window] = nullptr;
   if (keys.num_kv_heads != nullptr) json[keys.num_kv_heads] = config.num_kv_heads;
   std::ofstream(path) << json.dump(1);
 }
@@ -97,21 +100,21 @@ float DeviationOf(const WeightRule& rule, const ModelConfig& config) {
 
 std::string WriteTinyModel(const TinyModelOptions& options) {
   static TemporaryFolders folders;
-  const absl::StatusOr<const Family*> family = FindGgufFamily(options.family);
-  LATENTD_CHECK(family.ok());
-  const ModelConfig config = ConfigOf(options, **family);
+  const Family* family = FindFamily(options.family);
+  LATENTD_CHECK(family != nullptr);
+  const ModelConfig config = ConfigOf(options, *family);
   const std::string folder = folders.Create();
-  WriteConfig(folder + "/config.json", config, **family);
+  WriteConfig(folder + "/config.json", config, *family);
 
   std::set<std::string> written;  // parts of a fused tensor name it several times
   std::vector<std::unique_ptr<std::vector<std::byte>>> storage;
   std::vector<NamedTensor> tensors;
-  for (const WeightRule& rule : (*family)->weights) {
+  for (const WeightRule& rule : family->weights) {
     if (rule.presence == Presence::kOptional) continue;
     if (rule.presence == Presence::kUntied && config.tied_embeddings) continue;
     for (int layer = 0; layer < (rule.per_layer() ? config.num_layers : 1); ++layer) {
       const bool has_prefix = rule.presence != Presence::kUntied;
-      std::string name = Message(has_prefix ? (*family)->hf_prefix : "", rule.hf);
+      std::string name = Message(has_prefix ? family->hf_prefix : "", rule.hf);
       const size_t at = name.find(".N.");
       if (at != std::string::npos) name.replace(at + 1, 1, std::to_string(layer));
       if (!written.insert(name).second) continue;

@@ -32,10 +32,11 @@ absl::StatusOr<std::unique_ptr<GgufFile>> Parse(const GgufBuilder& builder) {
   return GgufFile::Parse(*storage, storage, "test.gguf");
 }
 
-absl::StatusOr<ModelConfig> Read(const GgufBuilder& builder) {
+absl::StatusOr<ModelConfig> Read(const GgufBuilder& builder,
+                                 std::string_view architecture = "llama") {
   const auto file = Parse(builder);
   if (!file.ok()) return file.status();
-  return ReadGgufConfig(**file, **FindGgufFamily("llama"));
+  return ReadGgufConfig(**file, **FindGgufFamily(architecture));
 }
 
 std::string ErrorOf(const GgufBuilder& builder) {
@@ -56,6 +57,57 @@ TEST(GgufConfigTest, ReadsLlama) {
   EXPECT_EQ(config->rope.dims, 8);
   EXPECT_FLOAT_EQ(config->norm_epsilon, 1e-6f);
   EXPECT_TRUE(config->tied_embeddings);
+}
+
+// Mistral's files are llamas; some state the window.
+TEST(GgufConfigTest, ReadsAWindowOfAllLayers) {
+  EXPECT_EQ(Read(Llama())->sliding_window, 0);
+  EXPECT_EQ(Read(Llama().U32("llama.attention.sliding_window", 100))->sliding_window, 100);
+  EXPECT_THAT(ErrorOf(Llama().U32("llama.attention.sliding_window", 1 << 30)),
+              HasSubstr("sliding_window"));
+  EXPECT_THAT(ErrorOf(Llama()
+                          .U32("llama.attention.sliding_window", 100)
+                          .U32("llama.attention.sliding_window_pattern", 6)),
+              HasSubstr("llama.attention.sliding_window_pattern"));
+}
+
+// What all families call alike, under the name of one.
+GgufBuilder Of(const std::string& family) {
+  GgufBuilder builder;
+  builder.String("general.architecture", family)
+      .U32(family + ".block_count", 2)
+      .U32(family + ".embedding_length", 48)
+      .U32(family + ".feed_forward_length", 64)
+      .U32(family + ".context_length", 256)
+      .U32(family + ".attention.head_count", 6)
+      .Floats("token_embd.weight", {48, 10}, std::vector<float>(480));
+  return builder;
+}
+
+TEST(GgufConfigTest, ReadsQwen3) {
+  const auto config = Read(Of("qwen3")
+                               .U32("qwen3.attention.key_length", 32)
+                               .U32("qwen3.attention.value_length", 32)
+                               .U32("qwen3.attention.head_count_kv", 2)
+                               .F32("qwen3.attention.layer_norm_rms_epsilon", 1e-6f)
+                               .F32("qwen3.rope.freq_base", 1e6f),
+                           "qwen3");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->head_dim, 32);
+  EXPECT_EQ(config->rope.dims, 32);
+  EXPECT_EQ(config->kv_dim(), 64);
+}
+
+TEST(GgufConfigTest, ReadsBloom) {
+  const auto config = Read(Of("bloom").F32("bloom.attention.layer_norm_epsilon", 1e-4f), "bloom");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->position, PositionKind::kAlibi);
+  EXPECT_TRUE(config->embedding_norm);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_EQ(config->num_kv_heads, 6);
+  EXPECT_EQ(config->max_context, 256);
+  EXPECT_FLOAT_EQ(config->norm_epsilon, 1e-4f);
 }
 
 TEST(GgufConfigTest, NumbersThatDisagreeAreErrorsThatNameTheKey) {

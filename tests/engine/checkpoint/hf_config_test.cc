@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+
 namespace latentd {
 namespace {
 
@@ -81,6 +83,93 @@ TEST(HfConfigTest, ReadsGpt2) {
   EXPECT_TRUE(config->tied_embeddings);
 }
 
+TEST(HfConfigTest, ReadsMistralsWindow) {
+  const Json mistral = With(Llama(), "architectures", {"MistralForCausalLM"});
+  EXPECT_EQ(Read(With(mistral, "sliding_window", 100))->sliding_window, 100);
+  EXPECT_EQ(Read(With(mistral, "sliding_window", nullptr))->sliding_window, 0);
+  EXPECT_EQ(Read(mistral)->sliding_window, 4096);  // what transformers takes
+  EXPECT_EQ(Read(mistral)->family, "mistral");
+  // A family without windows does not look at the key.
+  EXPECT_EQ(Read(With(Llama(), "sliding_window", 100))->sliding_window, 0);
+}
+
+TEST(HfConfigTest, AWindowIsAllLayersOrNones) {
+  const Json mistral = With(Llama(), "architectures", {"MistralForCausalLM"});
+  const Json windowed = With(mistral, "sliding_window", 100);
+  const Json full = {"full_attention", "full_attention"};
+  const Json sliding = {"sliding_attention", "sliding_attention"};
+  EXPECT_TRUE(Read(With(windowed, "layer_types", sliding)).ok());
+  EXPECT_TRUE(Read(With(Llama(), "layer_types", full)).ok());
+  for (const Json& wrong : {With(windowed, "layer_types", full),
+                            With(windowed, "layer_types", {"sliding_attention", "full_attention"}),
+                            With(Llama(), "layer_types", sliding)}) {
+    EXPECT_EQ(Read(wrong).status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(ErrorOf(wrong), HasSubstr("layer_types"));
+  }
+  EXPECT_THAT(ErrorOf(With(windowed, "layer_types", 3)), HasSubstr("layer_types"));
+  for (const Json& wrong : {Json(0), Json(-5), Json("x"), Json(int64_t{1} << 40)}) {
+    EXPECT_THAT(ErrorOf(With(mistral, "sliding_window", wrong)), HasSubstr("sliding_window"))
+        << wrong;
+  }
+}
+
+TEST(HfConfigTest, ReadsQwen3) {
+  Json json = With(Llama(), "architectures", {"Qwen3ForCausalLM"});
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = 4096;         // not used
+  EXPECT_EQ(Read(json)->head_dim, 128);  // what transformers takes
+  json["head_dim"] = 32;
+  const auto config = Read(json);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->head_dim, 32);
+  EXPECT_EQ(config->q_dim(), 128);
+  EXPECT_EQ(config->rope.dims, 32);
+  EXPECT_EQ(config->sliding_window, 0);
+  EXPECT_THAT(ErrorOf(With(json, "use_sliding_window", true)), HasSubstr("use_sliding_window"));
+}
+
+// By the keys that transformers writes now, and by those of the published files.
+TEST(HfConfigTest, ReadsBothGenerationsOfBloomKeys) {
+  for (const char* keys :
+       {R"("hidden_size":48,"n_head":6)", R"("n_embed":48,"num_attention_heads":6)"}) {
+    const auto config = Read(Json::parse(
+        absl::StrCat(R"({"architectures":["BloomForCausalLM"],"vocab_size":100,"n_layer":3,)", keys,
+                     R"(,"n_inner":null,"layer_norm_epsilon":1e-5})")));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->hidden_dim, 48);
+    EXPECT_EQ(config->mlp_dim, 192);
+    EXPECT_EQ(config->num_heads, 6);
+    EXPECT_EQ(config->num_kv_heads, 6);
+    EXPECT_EQ(config->head_dim, 8);
+    EXPECT_EQ(config->position, PositionKind::kAlibi);
+    EXPECT_EQ(config->norm, NormKind::kLayer);
+    EXPECT_EQ(config->activation, ActivationKind::kGeluTanh);
+    EXPECT_TRUE(config->embedding_norm);
+    EXPECT_TRUE(config->tied_embeddings);
+  }
+}
+
+Json Bloom() {
+  return Json::parse(R"({"architectures":["BloomForCausalLM"],"vocab_size":100,"n_layer":3,
+      "hidden_size":48,"n_head":6,"layer_norm_epsilon":1e-5})");
+}
+
+TEST(HfConfigTest, BloomsContextIsTheStatedOneOr2048) {
+  EXPECT_EQ(Read(Bloom())->max_context, 2048);
+  EXPECT_EQ(Read(With(Bloom(), "seq_length", nullptr))->max_context, 2048);
+  EXPECT_EQ(Read(With(Bloom(), "seq_length", 4096))->max_context, 4096);
+  EXPECT_THAT(ErrorOf(With(Bloom(), "seq_length", 0)), HasSubstr("max_context"));
+}
+
+TEST(HfConfigTest, WrongBloomConfigsAreErrorsThatNameTheField) {
+  EXPECT_THAT(ErrorOf(With(Bloom(), "apply_residual_connection_post_layernorm", true)),
+              HasSubstr("apply_residual_connection_post_layernorm"));
+  EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", 5)), AllOf(HasSubstr("5"), HasSubstr("48")));
+  EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", nullptr)), HasSubstr("num_attention_heads"));
+  EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", "x")), HasSubstr("n_head"));
+}
+
 TEST(HfConfigTest, TheGenerationConfigGoesBeforeTheConfig) {
   const auto config =
       Read(Llama(), Json::parse(R"({"eos_token_id":7,"temperature":0.6,"top_p":0.9,"top_k":40})"));
@@ -96,10 +185,10 @@ TEST(HfConfigTest, TheGenerationConfigGoesBeforeTheConfig) {
 }
 
 TEST(HfConfigTest, AnArchitectureOutsideTheTableIsNamedWithTheSupportedOnes) {
-  const absl::Status status = Read(With(Llama(), "architectures", {"MistralForCausalLM"})).status();
+  const absl::Status status = Read(With(Llama(), "architectures", {"Gemma3ForCausalLM"})).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("MistralForCausalLM"), HasSubstr("LlamaForCausalLM"),
+              AllOf(HasSubstr("Gemma3ForCausalLM"), HasSubstr("LlamaForCausalLM"),
                     HasSubstr("Qwen2ForCausalLM"), HasSubstr("GPT2LMHeadModel")));
   for (const Json& wrong : {Json(), Json::array(), Json("x"), Json::array({1})}) {
     EXPECT_THAT(ErrorOf(With(Llama(), "architectures", wrong)), HasSubstr("architectures"));

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -20,15 +22,15 @@ using testing::HasSubstr;
 using Json = nlohmann::json;
 
 // Latents for the tiny llama (2 layers, 2 KV heads of 16 dims, hidden 32): K in one latent head of
-// 16 + 16 dims, V in two of
-// 16. And the pieces of their file, to be spoiled one at a time.
-class LatentsFileTest : public testing::Test {
+// 16 + 16 dims, V in two of 16, exact sinks, own pages, a mean of K in layer 1. And the pieces of
+// their file, to be spoiled one at a time.
+class LatentsTest : public testing::Test {
  protected:
   void SetUp() override {
     base_ = *Checkpoint::Open(WriteTinyModel({}));
-    contents_ = {.fingerprint = Fingerprint(*base_), .method = "palu rate 0.5, by hand"};
+    contents_ = {.method = "by hand", .shingles = {0, 7, 4294967295}};
     for (int l = 0; l < 2; ++l) {
-      LatentLayer layer;
+      LatentLayer layer{.cache = {.sinks = 4, .sink_dims = 32, .own_page = true}};
       layer.cache.k = {.latent_heads = 1, .segments = {{16, Codec::kInt8}, {16, Codec::kInt4}}};
       layer.cache.v = {
           .latent_heads = 2, .segments = {{16, Codec::kF16}}, .order = TileOrder::kTokenMajor};
@@ -36,10 +38,14 @@ class LatentsFileTest : public testing::Test {
       layer.k_up = Factor(32, 32);
       layer.v_down = Factor(32, 32);
       layer.v_up = Factor(32, 16);
+      if (l == 1) {
+        layer.k_mean = Factor(1, 32);
+        layer.k_offset = Factor(1, 32);
+      }
       contents_.layers.push_back(layer);
     }
     path_ = folder_.path() + "/x.latents";
-    ASSERT_TRUE(WriteLatentsFile(path_, contents_).ok());
+    ASSERT_TRUE(WriteLatents(path_, Fingerprint(*base_), contents_).ok());
   }
 
   TensorView Factor(int64_t rows, int64_t cols) {
@@ -67,7 +73,7 @@ class LatentsFileTest : public testing::Test {
     change_tensors(tensors);
     const std::string path = folder_.path() + "/spoiled.latents";
     EXPECT_TRUE(WriteSafetensors(path, tensors, {{"latentd", facts.dump()}}).ok());
-    return std::string(LatentsFile::Open(path, *base_).status().message());
+    return std::string(OpenLatents(path, *base_).status().message());
   }
   template <typename ChangeFacts>
   std::string ErrorAfterFacts(ChangeFacts change) {
@@ -82,20 +88,24 @@ class LatentsFileTest : public testing::Test {
   TemporaryFolder folder_;
   std::string path_;
   std::vector<std::vector<float>> factors_;
-  LatentsContents contents_;
+  Latents contents_;
 };
 
-TEST_F(LatentsFileTest, WhatIsWrittenReadsBack) {
-  const auto latents = LatentsFile::Open(path_, *base_);
+TEST_F(LatentsTest, WhatIsWrittenReadsBack) {
+  const auto latents = OpenLatents(path_, *base_);
   ASSERT_TRUE(latents.ok()) << latents.status();
-  EXPECT_EQ((*latents)->method(), "palu rate 0.5, by hand");
-  ASSERT_EQ((*latents)->layers().size(), 2u);
+  EXPECT_EQ((*latents)->method, "by hand");
+  EXPECT_EQ((*latents)->shingles, contents_.shingles);
+  ASSERT_EQ((*latents)->layers.size(), 2u);
   for (int l = 0; l < 2; ++l) {
-    const LatentLayer& read = (*latents)->layers()[l];
+    const LatentLayer& read = (*latents)->layers[l];
     const LatentLayer& written = contents_.layers[l];
     EXPECT_EQ(read.cache, written.cache);
-    for (const auto view :
-         {&LatentLayer::k_down, &LatentLayer::k_up, &LatentLayer::v_down, &LatentLayer::v_up}) {
+    EXPECT_EQ(read.k_mean.data != nullptr, l == 1);
+    EXPECT_EQ(read.v_mean.data, nullptr);
+    for (const auto view : {&LatentLayer::k_down, &LatentLayer::k_up, &LatentLayer::v_down,
+                            &LatentLayer::v_up, &LatentLayer::k_mean, &LatentLayer::k_offset}) {
+      if ((written.*view).data == nullptr) continue;
       ASSERT_EQ((read.*view).rows, (written.*view).rows);
       ASSERT_EQ((read.*view).cols, (written.*view).cols);
       EXPECT_EQ(std::memcmp((read.*view).data, (written.*view).data, (written.*view).bytes()), 0);
@@ -103,23 +113,37 @@ TEST_F(LatentsFileTest, WhatIsWrittenReadsBack) {
   }
 }
 
-TEST_F(LatentsFileTest, RefusesAnotherBaseModelWithBothFingerprints) {
+TEST_F(LatentsTest, RefusesAnotherBaseModelWithBothFingerprints) {
   const auto other = *Checkpoint::Open(WriteTinyModel({.seed = 2}));
-  const absl::Status status = LatentsFile::Open(path_, *other).status();
+  const absl::Status status = OpenLatents(path_, *other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(Fingerprint(*base_)), HasSubstr(Fingerprint(*other))));
 }
 
-TEST_F(LatentsFileTest, RefusesFactsThatDoNotFit) {
+TEST_F(LatentsTest, RefusesFactsThatDoNotFit) {
   EXPECT_EQ(ErrorAfterFacts([](Json&) {}), "");
-  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["version"] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["version"] = 1; }), HasSubstr("version 1"));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f = Json::array(); }), HasSubstr("version 0"));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"].erase(1); }),
               AllOf(HasSubstr("1 layers"), HasSubstr("has 2")));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"] = 3; }), HasSubstr("layers"));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"][0] = 3; }), HasSubstr("layers.0.k"));
   EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["layers"][0].erase("v"); }), HasSubstr("layers.0.v"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["sinks"] = 65; }),
+              AllOf(HasSubstr("sinks is 65"), HasSubstr("0 to 64")));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["sinks"] = -1; }), HasSubstr("-1"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f.erase("sinks"); }), HasSubstr("sinks"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["own_page"] = "yes"; }), HasSubstr("own_page"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) { f["shingles"] = 3; }), HasSubstr("shingles"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) {
+                f["shingles"] = {1, int64_t{1} << 32};
+              }),
+              HasSubstr("4294967296"));
+  EXPECT_THAT(ErrorAfterFacts([](Json& f) {
+                f["shingles"] = {9, 9};
+              }),
+              HasSubstr("the shingle 9 follows 9"));
   const auto k = [](Json& f) -> Json& { return f["layers"][1]["k"]; };
   EXPECT_THAT(ErrorAfterFacts([&](Json& f) { k(f)["latent_heads"] = 3; }),
               AllOf(HasSubstr("layers.1.k"), HasSubstr("3"), HasSubstr("2 KV heads")));
@@ -137,7 +161,7 @@ TEST_F(LatentsFileTest, RefusesFactsThatDoNotFit) {
               AllOf(HasSubstr("layers.1.k_down"), HasSubstr("[32, 32]"), HasSubstr("[48, 32]")));
 }
 
-TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
+TEST_F(LatentsTest, RefusesTensorsThatDoNotFit) {
   EXPECT_THAT(ErrorAfterTensors([](auto& tensors) { tensors.pop_back(); }),
               HasSubstr("layers.1.v_up is missing"));
   EXPECT_THAT(ErrorAfterTensors([](auto& tensors) {
@@ -145,7 +169,7 @@ TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
                 extra.name = "layers.1.k_bias";
                 tensors.push_back(extra);
               }),
-              AllOf(HasSubstr("9 tensors"), HasSubstr("8")));
+              AllOf(HasSubstr("11 tensors"), HasSubstr("10")));
   EXPECT_THAT(ErrorAfterTensors([](auto& tensors) {
                 tensors[0].view.rows *= 2;
                 tensors[0].view.cols /= 2;
@@ -155,13 +179,32 @@ TEST_F(LatentsFileTest, RefusesTensorsThatDoNotFit) {
               AllOf(HasSubstr("layers.0.k_up"), HasSubstr("BF16")));
 }
 
-TEST_F(LatentsFileTest, RefusesOtherFiles) {
-  EXPECT_THAT(
-      std::string(LatentsFile::Open(folder_.Write("text", "abc"), *base_).status().message()),
-      HasSubstr("3 bytes"));
+// Half of a mean, one of another size, and one that would make every code NaN.
+TEST_F(LatentsTest, RefusesMeansThatDoNotFit) {
+  const auto find = [](auto& tensors, const std::string& name) {
+    return std::find_if(tensors.begin(), tensors.end(),
+                        [&](const NamedTensor& tensor) { return tensor.name == name; });
+  };
+  for (const std::string name : {"layers.1.k_mean", "layers.1.k_offset"}) {
+    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { tensors.erase(find(tensors, name)); }),
+                HasSubstr(name + " is missing"));
+    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { find(tensors, name)->view.cols = 16; }),
+                AllOf(HasSubstr(name), HasSubstr("[1, 16]"), HasSubstr("[1, 32]")));
+    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) {
+                  factors_.emplace_back(32, std::nanf(""));
+                  find(tensors, name)->view.data =
+                      reinterpret_cast<const std::byte*>(factors_.back().data());
+                }),
+                AllOf(HasSubstr(name), HasSubstr("nan")));
+  }
+}
+
+TEST_F(LatentsTest, RefusesOtherFiles) {
+  EXPECT_THAT(std::string(OpenLatents(folder_.Write("text", "abc"), *base_).status().message()),
+              HasSubstr("3 bytes"));
   const std::string plain = folder_.path() + "/plain.safetensors";
   ASSERT_TRUE(WriteSafetensors(plain, {}, {}).ok());
-  EXPECT_THAT(std::string(LatentsFile::Open(plain, *base_).status().message()),
+  EXPECT_THAT(std::string(OpenLatents(plain, *base_).status().message()),
               HasSubstr("no latents file"));
 }
 

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -205,9 +206,14 @@ TEST(MutationTest, LatentsFiles) {
       .latent_heads = 2, .segments = {{16, Codec::kF16}}, .order = TileOrder::kTokenMajor};
   layer.k_down = layer.k_up = layer.v_down = factor(32, 32);
   layer.v_up = factor(32, 16);
+  layer.k_mean = layer.k_offset = layer.v_mean = layer.v_offset = factor(1, 32);
+  layer.cache.sinks = 4;
+  layer.cache.own_page = true;
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/x.latents";
-  ASSERT_TRUE(WriteLatentsFile(path, {.fingerprint = Fingerprint(*base), .layers = {layer}}).ok());
+  ASSERT_TRUE(WriteLatents(path, Fingerprint(*base),
+                           {.layers = {layer}, .method = "mutated", .shingles = {1, 20, 300}})
+                  .ok());
   const Bytes valid = ReadBytes(path);
   uint64_t header = 0;
   std::memcpy(&header, valid.data(), 8);
@@ -215,11 +221,20 @@ TEST(MutationTest, LatentsFiles) {
   int opened = 0;
   for (int i = 0; i < kMutations / 4; ++i) {
     const MemoryFile mutated(Mutate(valid, header + 8, i));
-    const auto latents = LatentsFile::Open(mutated.path(), *base);
+    const auto latents = OpenLatents(mutated.path(), *base);
     if (!latents.ok()) continue;
     ++opened;
-    const LatentLayer& read = (*latents)->layers()[0];
-    EXPECT_EQ(Touch(read.k_down) + Touch(read.k_up) + Touch(read.v_down) + Touch(read.v_up), 0);
+    const LatentLayer& read = (*latents)->layers[0];
+    int64_t sum = 0;
+    for (const auto view : {&LatentLayer::k_down, &LatentLayer::k_up, &LatentLayer::v_down,
+                            &LatentLayer::v_up, &LatentLayer::k_mean, &LatentLayer::k_offset,
+                            &LatentLayer::v_mean, &LatentLayer::v_offset}) {
+      if ((read.*view).data != nullptr) sum += Touch(read.*view);
+    }
+    EXPECT_EQ(sum, 0);
+    EXPECT_TRUE(read.cache.sinks >= 0 && read.cache.sinks <= 64);
+    EXPECT_TRUE(std::is_sorted((*latents)->shingles.begin(), (*latents)->shingles.end()));
+    EXPECT_TRUE(CacheLayout::Create({read.cache}, 2, 2).ok());
   }
   EXPECT_LT(PeakKiB() - before, kMaxGrowthKiB);
   EXPECT_GT(opened, 0);

@@ -208,6 +208,60 @@ TEST(WeightBinderTest, SplitsGgufGpt2InPlace) {
   EXPECT_EQ(reinterpret_cast<const float*>(v.data)[0], 8 * 4);
 }
 
+// Two heads of two dims: rows are [head][q, k, v][dim] in Hugging Face files, q | k | v in GGUF.
+TEST(WeightBinderTest, TakesBloomsHeadsApart) {
+  Tensors hf, gguf;
+  hf.Add("word_embeddings.weight", {5, 4});
+  gguf.Add("token_embd.weight", {5, 4});
+  const std::pair<const char*, const char*> norms[] = {
+      {"word_embeddings_layernorm", "token_embd_norm"},
+      {"ln_f", "output_norm"},
+      {"h.0.input_layernorm", "blk.0.attn_norm"},
+      {"h.0.post_attention_layernorm", "blk.0.ffn_norm"}};
+  for (const auto& [hf_name, gguf_name] : norms) {
+    for (const char* part : {".weight", ".bias"}) {
+      hf.Add(std::string(hf_name) + part, {4});
+      gguf.Add(std::string(gguf_name) + part, {4});
+    }
+  }
+  const struct {
+    const char *hf, *gguf;
+    int64_t rows, cols;
+  } linears[] = {{"h.0.self_attention.query_key_value", "blk.0.attn_qkv", 12, 4},
+                 {"h.0.self_attention.dense", "blk.0.attn_output", 4, 4},
+                 {"h.0.mlp.dense_h_to_4h", "blk.0.ffn_up", 16, 4},
+                 {"h.0.mlp.dense_4h_to_h", "blk.0.ffn_down", 4, 16}};
+  for (const auto& linear : linears) {
+    hf.Add(std::string("transformer.") + linear.hf + ".weight", {linear.rows, linear.cols});
+    hf.Add(std::string("transformer.") + linear.hf + ".bias", {linear.rows});
+    gguf.Add(std::string(linear.gguf) + ".weight", {linear.rows, linear.cols});
+    gguf.Add(std::string(linear.gguf) + ".bias", {linear.rows});
+  }
+  const auto of_hf =
+      BindWeights(FamilyNamed("bloom"), kGpt2, TensorFormat::kHuggingFace, hf.stored);
+  ASSERT_TRUE(of_hf.ok()) << of_hf.status();
+  const auto of_gguf = BindWeights(FamilyNamed("bloom"), kGpt2, TensorFormat::kGguf, gguf.stored);
+  ASSERT_TRUE(of_gguf.ok()) << of_gguf.status();
+  EXPECT_TRUE(of_gguf->owned.empty());
+  const char* parts[] = {"q", "k", "v"};
+  for (int part = 0; part < 3; ++part) {
+    const std::string name = std::string("layers.0.") + parts[part];
+    for (int64_t r = 0; r < 4; ++r) {
+      const int64_t hf_row = r / 2 * 6 + part * 2 + r % 2, gguf_row = part * 4 + r;
+      const auto first = [&](const BoundWeights& bound) {
+        return *reinterpret_cast<const float*>(bound.views.at(name + ".weight").row(r));
+      };
+      const auto bias = [&](const BoundWeights& bound) {
+        return reinterpret_cast<const float*>(bound.views.at(name + ".bias").data)[r];
+      };
+      EXPECT_EQ(first(*of_hf), 4 * hf_row);
+      EXPECT_EQ(bias(*of_hf), hf_row);
+      EXPECT_EQ(first(*of_gguf), 4 * gguf_row);
+      EXPECT_EQ(bias(*of_gguf), gguf_row);
+    }
+  }
+}
+
 TEST(WeightBinderTest, NamesTheTensorAndBothShapes) {
   Tensors tensors = GgufLlama();
   tensors.Add("blk.0.attn_k.weight", {24, 32});

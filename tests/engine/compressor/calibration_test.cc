@@ -1,8 +1,5 @@
 #include "engine/compressor/calibration.h"
 
-#include <cmath>
-
-#include "base/random.h"
 #include "engine/local_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,9 +44,9 @@ class CalibrationTest : public ::testing::Test {
   }
 
   absl::StatusOr<CalibrationWindows> FromModel(int num_blocks, int count, int tokens, uint64_t seed,
-                                               const Progress& progress = Ignore) {
-    const auto engine =
-        CreateLocalEngine(*checkpoint_, nullptr, *CreateCpuOps(2), {.num_blocks = num_blocks});
+                                               const Progress& progress = Ignore, int seats = 5) {
+    const auto engine = CreateLocalEngine(*checkpoint_, nullptr, *CreateCpuOps(2),
+                                          {.num_blocks = num_blocks, .num_sequences = seats});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return WindowsFromModel(**engine, checkpoint_->config(), tokenizer_, &chat_template_, count,
                             tokens, seed, progress);
@@ -94,6 +91,7 @@ TEST_F(CalibrationTest, TheModelsWindowsDependOnTheSeedAloneAndNotOnThePool) {
   }
   EXPECT_NE((*windows)[0], (*windows)[2]);
   for (const int num_blocks : {2, 4, 7}) EXPECT_EQ(*FromModel(num_blocks, 5, 80, 7), *windows);
+  EXPECT_EQ(*FromModel(10, 5, 80, 7, Ignore, /*seats=*/2), *windows);
   EXPECT_NE(*FromModel(10, 5, 80, 8), *windows);
 }
 
@@ -113,69 +111,6 @@ TEST_F(CalibrationTest, APoolBelowOneWindowIsRefusedAndProgressCanEndTheWork) {
   });
   EXPECT_EQ(stopped.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(calls, 3);
-}
-
-class InputMomentsTest : public CalibrationTest {
- protected:
-  void SetUp() override {
-    CalibrationTest::SetUp();
-    for (int w = 0; w < 2; ++w) {
-      for (int i = 0; i < 200; ++i) {
-        windows_[w].push_back(static_cast<int32_t>(RandomBits(w, i) % 128));
-      }
-    }
-    auto moments = InputMoments(*checkpoint_, windows_, **CreateCpuOps(2), Ignore);
-    ASSERT_TRUE(moments.ok()) << moments.status();
-    moments_ = *std::move(moments);
-  }
-  std::vector<float> Row(const std::string& name, int64_t row) const {
-    const TensorView view = *checkpoint_->Find(name);
-    std::vector<float> values(view.cols);
-    DequantizeRow(view, row, absl::MakeSpan(values));
-    return values;
-  }
-
-  CalibrationWindows windows_{2};
-  std::vector<Matrix> moments_;
-};
-
-// The first layer sees the normed embeddings.
-TEST_F(InputMomentsTest, OfTheFirstLayerAreThoseOfTheEmbeddings) {
-  const int hidden = checkpoint_->config().hidden_dim;
-  const std::vector<float> weight = Row("layers.0.attention_norm.weight", 0);
-  Matrix expected(hidden, hidden);
-  for (const auto& window : windows_) {
-    for (const int32_t id : window) {
-      std::vector<float> x = Row("token_embedding", id);
-      double squares = 0;
-      for (const float value : x) squares += double{value} * value;
-      const double norm = std::sqrt(squares / hidden + checkpoint_->config().norm_epsilon);
-      for (int r = 0; r < hidden; ++r) {
-        for (int c = 0; c < hidden; ++c) {
-          expected.at(r, c) += x[r] * weight[r] / norm * x[c] * weight[c] / norm / 400;
-        }
-      }
-    }
-  }
-  for (int r = 0; r < hidden; ++r) {
-    for (int c = 0; c < hidden; ++c) {
-      ASSERT_NEAR(moments_[0].at(r, c), expected.at(r, c), 1e-5) << r << " " << c;
-    }
-  }
-}
-
-// What an RMS norm gives has mean square 1 before its weight.
-TEST_F(InputMomentsTest, OfEveryLayerHaveTheTraceOfANorm) {
-  const int hidden = checkpoint_->config().hidden_dim;
-  ASSERT_EQ(static_cast<int>(moments_.size()), checkpoint_->config().num_layers);
-  for (size_t l = 0; l < moments_.size(); ++l) {
-    const std::vector<float> weight = Row(absl::StrCat("layers.", l, ".attention_norm.weight"), 0);
-    double trace = 0;
-    for (int i = 0; i < hidden; ++i) {
-      trace += moments_[l].at(i, i) / (double{weight[i]} * weight[i]);
-    }
-    EXPECT_NEAR(trace / hidden, 1, 1e-2) << l;
-  }
 }
 
 }  // namespace

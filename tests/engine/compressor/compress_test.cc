@@ -41,7 +41,8 @@ class CompressTest : public ::testing::Test {
             .windows = 3,
             .window_tokens = 70,
             .seed = 5,
-            .group = "all"};
+            .group = "all",
+            .method = MixedOptions{.ratio = 4}};
   }
   size_t Files() const {
     return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
@@ -56,29 +57,112 @@ TEST_F(CompressTest, WritesLatentsThatFitTheModelAndReportsWhatTheyTake) {
   const CompressOptions options = Options("x.latents");
   const auto report = Compress(options, Ignore);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(Files(), 3u);
+  EXPECT_EQ(Files(), 4u);  // and three of the report
   const auto checkpoint = Checkpoint::Open(*model_);
   ASSERT_TRUE(checkpoint.ok());
-  const auto latents = LatentsFile::Open(options.out, **checkpoint);
+  const auto latents = OpenLatents(options.out, **checkpoint);
   ASSERT_TRUE(latents.ok()) << latents.status();
-  EXPECT_EQ((*latents)->method(), "palu, rate 0.5, 4 bits, groups of all KV heads");
-  int64_t block_bytes = 0;
-  for (const LatentLayer& layer : (*latents)->layers()) block_bytes += layer.cache.block_bytes();
+  EXPECT_EQ((*latents)->method,
+            "mixed, ratio 4, 8/4/2 bits in blocks of 32, groups of all KV heads, 4 exact sinks, "
+            "own page in 16 bits");
+  EXPECT_FALSE((*latents)->shingles.empty());
+  int64_t block_bytes = 0, sequence_bytes = 0;
+  for (const LatentLayer& layer : (*latents)->layers) {
+    block_bytes += layer.cache.block_bytes();
+    sequence_bytes += layer.cache.sequence_bytes();
+    EXPECT_EQ(layer.cache.sinks, 4);
+    EXPECT_TRUE(layer.cache.own_page);
+    EXPECT_NE(layer.v_mean.data, nullptr);
+  }
   EXPECT_EQ(report->bytes_per_token, static_cast<double>(block_bytes) / kBlockTokens);
+  EXPECT_EQ(report->bytes_per_sequence, static_cast<double>(sequence_bytes));
+  EXPECT_LE(report->bytes_per_token, report->full_bytes_per_token / 4);
+  EXPECT_GT(*report->predicted_kl, 0);
+  EXPECT_GT(report->measured.kl_mean, 0);
+  EXPECT_EQ(report->measured.tokens, 2 * 69);
 
   const auto json = nlohmann::json::parse(Contents(options.out + ".report.json"));
   EXPECT_EQ(json["bytes_per_token"], report->bytes_per_token);
   EXPECT_EQ(json["full_bytes_per_token"], (*checkpoint)->config().full_bytes_per_token());
   EXPECT_EQ(json["layers"].size(), 2u);
-  EXPECT_EQ(json["layers"][1]["v"]["dims"], 16);
-  EXPECT_THAT(Contents(options.out + ".report.md"), HasSubstr("| 1 | 1 x 16 minmax4 |"));
 }
 
-TEST_F(CompressTest, TheSameSeedGivesTheSameBytesForEveryNumberOfThreads) {
+TEST_F(CompressTest, PaluTakesTheGradientsThatItsRanksNeed) {
+  for (const RankAllocation allocation :
+       {RankAllocation::kUniform, RankAllocation::kFisherSum, RankAllocation::kFisherRms}) {
+    CompressOptions options = Options("palu");
+    options.method = PaluOptions{.rate = 0.25, .bits = 3, .allocation = allocation, .sinks = 2};
+    const auto report = Compress(options, Ignore);
+    ASSERT_TRUE(report.ok()) << report.status();
+    int dims = 0;
+    for (const CompressionReport::Layer& layer : report->layers) {
+      dims += layer.k.layout.dims() + layer.v.layout.dims();
+    }
+    EXPECT_EQ(dims, 96) << "three quarters of 4 x 32";
+    EXPECT_EQ(report->layers[0].k.layout.segments[0].codec, Codec::kMinMax3);
+    EXPECT_FALSE(report->predicted_kl.has_value());
+  }
+}
+
+// Ended at any report of progress and taken up again: the same bytes, and nothing half-written on
+// the way.
+TEST_F(CompressTest, WorkThatIsEndedGoesOnToTheSameBytes) {
+  CompressOptions options = Options("whole");
+  ASSERT_TRUE(Compress(options, Ignore).ok());
+  const std::string whole = Contents(options.out);
+  std::vector<std::string> stages;
+  for (int end = 0;; ++end) {
+    const TemporaryFolder folder;
+    options.out = folder.path() + "/x";
+    int calls = 0;
+    std::string stage;
+    const auto report = Compress(options, [&](std::string_view what, double) {
+      stage = what;
+      return calls++ == end ? absl::CancelledError("enough") : absl::OkStatus();
+    });
+    if (report.ok()) break;
+    EXPECT_TRUE(absl::IsCancelled(report.status())) << report.status();
+    EXPECT_FALSE(std::filesystem::exists(options.out)) << stage;
+    if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+    if (end % 7 != 0) continue;
+    ASSERT_TRUE(Compress(options, Ignore).ok());
+    EXPECT_EQ(Contents(options.out), whole) << stage << " " << end;
+    EXPECT_FALSE(std::filesystem::exists(options.out + ".partial"));
+  }
+  EXPECT_EQ(stages, (std::vector<std::string>{"the model writes its calibration text",
+                                              "measuring every layer", "factorising",
+                                              "measuring the loss"}));
+}
+
+TEST_F(CompressTest, StatisticsServeSeveralCaches) {
+  CompressOptions options = Options("one");
+  options.statistics = folder_.path() + "/statistics";
+  ASSERT_TRUE(Compress(options, Ignore).ok());
+  ASSERT_TRUE(std::filesystem::exists(options.statistics));
+  EXPECT_FALSE(std::filesystem::exists(options.out + ".partial"));
+  options.out = folder_.path() + "/two";
+  options.method = MixedOptions{.ratio = 2.5};
+  bool measured = false;
+  const auto report = Compress(options, [&](std::string_view what, double share) {
+    measured |= what == "measuring every layer" && share < 1;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(measured);
+
+  CompressOptions alone = Options("two-alone");
+  alone.method = options.method;
+  ASSERT_TRUE(Compress(alone, Ignore).ok());
+  EXPECT_EQ(Contents(options.out), Contents(alone.out));
+  // Those of another text are refused.
+  options.seed = 6;
+  EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr(options.statistics));
+}
+
+TEST_F(CompressTest, TheSeedMakesTheText) {
   CompressOptions options = Options("one");
   ASSERT_TRUE(Compress(options, Ignore).ok());
   const std::string one = Contents(options.out);
-  options.model.threads = 2;
   ASSERT_TRUE(Compress(options, Ignore).ok());  // over the older file
   EXPECT_EQ(Contents(options.out), one);
   options.seed = 6;
@@ -89,22 +173,13 @@ TEST_F(CompressTest, TheSameSeedGivesTheSameBytesForEveryNumberOfThreads) {
 TEST_F(CompressTest, CalibratesOnFiles) {
   CompressOptions options = Options("files");
   std::string text;
-  while (text.size() < 300) text += "hello world, ";
+  while (text.size() < 500) text += "hello world, ";
   options.calibration = {folder_.Write("text", text)};
   const auto report = Compress(options, Ignore);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(report->calibration, HasSubstr("/text"));
-}
-
-TEST_F(CompressTest, WorkThatIsEndedLeavesNothing) {
-  for (const std::string end : {"the model writes its calibration text",
-                                "measuring the inputs of every layer", "factorising"}) {
-    const auto report = Compress(Options("x"), [&](std::string_view what, double) {
-      return what == end ? absl::CancelledError("enough") : absl::OkStatus();
-    });
-    EXPECT_EQ(report.status().code(), absl::StatusCode::kCancelled) << end;
-    EXPECT_EQ(Files(), 0u) << end;
-  }
+  options.calibration = {folder_.Write("short", "hello")};
+  EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("/short"));
 }
 
 TEST_F(CompressTest, APathThatCannotBeWrittenIsRefusedBeforeAnyWork) {
@@ -152,6 +227,14 @@ TEST_F(CompressTest, WrongOptionsNameTheFlagAndBothNumbers) {
   options.group = "some";
   EXPECT_THAT(Compress(options, Ignore).status().message(),
               HasSubstr("--group is \"some\", allowed: all, or a divisor of the model's 2"));
+  options = Options("x");
+  options.window_tokens = 4;
+  EXPECT_THAT(Compress(options, Ignore).status().message(),
+              HasSubstr("--window is 4, it must be more than --sinks, which is 4"));
+  options = Options("x");
+  options.method = MixedOptions{.ratio = 60};
+  EXPECT_THAT(Compress(options, Ignore).status().message(),
+              HasSubstr("--ratio is 60, 4.26667 bytes per token"));
   options = Options("x");
   options.model.model.clear();
   EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--model is missing"));

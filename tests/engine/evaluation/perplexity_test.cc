@@ -1,6 +1,7 @@
 #include "engine/evaluation/perplexity.h"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "gmock/gmock.h"
@@ -17,9 +18,14 @@ class ScriptedEngine final : public Engine {
  public:
   ScriptedEngine() {
     info_.max_context = 1024;
+    info_.vocab_size = 4096;
     info_.num_blocks = 16;
   }
   const EngineInfo& info() const override { return info_; }
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t>) override {
+    return absl::UnimplementedError("no logits");
+  }
+
   absl::StatusOr<StepOutput> Step(const Batch& batch) override {
     EXPECT_EQ(batch.num_sequences(), 1);
     EXPECT_TRUE(batch.positions[0] == 0 || batch.positions[0] == next_position_);
@@ -27,10 +33,14 @@ class ScriptedEngine final : public Engine {
     StepOutput output;
     for (const BatchScore& score : batch.scores) {
       EXPECT_EQ(batch.token_ids[score.row] + 1, score.token_id);  // the ids under test count up
-      output.logprobs.push_back(-0.1f * static_cast<float>(score.token_id));
+      output.logprobs.push_back(score.token_id == poisoned
+                                    ? std::numeric_limits<float>::quiet_NaN()
+                                    : -0.1f * static_cast<float>(score.token_id));
     }
     return output;
   }
+
+  int poisoned = -1;  // the token without a finite probability
 
  private:
   EngineInfo info_;
@@ -43,63 +53,52 @@ std::vector<int32_t> CountingIds(int count) {
   return ids;
 }
 
-double PerplexityOf(std::initializer_list<std::pair<int, int>> counted) {  // [first, last] ids
-  double sum = 0;
-  int count = 0;
-  for (const auto& [first, last] : counted) {
-    for (int id = first; id <= last; ++id, ++count) sum += 0.1 * id;
-  }
-  return std::exp(sum / count);
-}
-
 void Ignore(double) {}
 
-TEST(Perplexity, CountsEveryTokenButTheFirstOfAWindow) {
+TEST(Perplexity, IsTheMeanOverTheCountedTokensOfAllWindows) {
   ScriptedEngine engine;
-  const auto result = MeasurePerplexity(engine, CountingIds(25), {.window = 10}, Ignore);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->windows, 2);
-  EXPECT_EQ(result->tokens, 18);
-  EXPECT_NEAR(result->perplexity, PerplexityOf({{1, 9}, {11, 19}}), 1e-4);
-}
-
-TEST(Perplexity, SecondHalfCountsAsLlamaPerplexityDoes) {
-  ScriptedEngine engine;
-  const auto result = MeasurePerplexity(
-      engine, CountingIds(25), {.window = 10, .first_windows = 1, .second_half = true}, Ignore);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->tokens, 4);  // the tokens at 6..9: window - window / 2 - 1
-  EXPECT_NEAR(result->perplexity, PerplexityOf({{6, 9}}), 1e-4);
-}
-
-TEST(Perplexity, WindowsAreSpacedFromTheFirstTokenToTheLast) {
-  ScriptedEngine engine;
-  const auto result =
-      MeasurePerplexity(engine, CountingIds(31), {.window = 5, .windows = 3}, Ignore);
+  const std::vector<int32_t> ids = CountingIds(20);
+  const absl::Span<const int32_t> text = ids;
+  const auto result = MeasurePerplexity(engine,
+                                        {{.tokens = text.subspan(0, 10), .first_counted = 1},
+                                         {.tokens = text.subspan(10, 10), .first_counted = 7}},
+                                        Ignore);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 12);
-  EXPECT_NEAR(result->perplexity, PerplexityOf({{1, 4}, {14, 17}, {27, 30}}), 1e-4);
+  // 1 .. 9 and 17 .. 19
+  EXPECT_NEAR(result->perplexity, std::exp(0.1 * (45 + 54) / 12), 1e-4);
+}
+
+TEST(Perplexity, StandardErrorIsTheDeltaMethods) {
+  ScriptedEngine engine;
+  const std::vector<int32_t> ids = CountingIds(4);
+  const auto result = MeasurePerplexity(engine, {{.tokens = ids}}, Ignore);
+  ASSERT_TRUE(result.ok());  // .1 .2 .3: the variance is .02 / 3
+  EXPECT_NEAR(result->standard_error, std::exp(0.2) * std::sqrt(0.02 / 3 / 3), 1e-5);
 }
 
 TEST(Perplexity, LongWindowsAreComputedInSteps) {
   ScriptedEngine engine;
-  const auto result =
-      MeasurePerplexity(engine, CountingIds(1024), {.window = 1024, .second_half = true}, Ignore);
+  const std::vector<int32_t> ids = CountingIds(1024);
+  std::vector<double> shares;
+  const auto result = MeasurePerplexity(engine, {{.tokens = ids, .first_counted = 513}},
+                                        [&](double share) { shares.push_back(share); });
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 511);
+  EXPECT_THAT(shares, ::testing::ElementsAre(1.0));
 }
 
-TEST(Perplexity, TooShortATextIsNamedWithBothNumbers) {
+TEST(Perplexity, BadWindowsAndBadModelsAreNamed) {
   ScriptedEngine engine;
-  EXPECT_THAT(MeasurePerplexity(engine, CountingIds(9), {.window = 10}, Ignore).status().message(),
-              HasSubstr("has 9 tokens, 1 windows of 10 need 10"));
-  EXPECT_THAT(MeasurePerplexity(engine, CountingIds(29), {.window = 10, .first_windows = 3}, Ignore)
-                  .status()
-                  .message(),
-              HasSubstr("has 29 tokens, 3 windows of 10 need 30"));
+  const std::vector<int32_t> ids = CountingIds(2048);
+  EXPECT_THAT(MeasurePerplexity(engine, {{.tokens = ids}}, Ignore).status().message(),
+              HasSubstr("--window is 2048, the context is 1024"));
+  engine.poisoned = 3;
   EXPECT_THAT(
-      MeasurePerplexity(engine, CountingIds(3000), {.window = 2048}, Ignore).status().message(),
-      HasSubstr("--window is 2048, the context is 1024"));
+      MeasurePerplexity(engine, {{.tokens = absl::MakeConstSpan(ids).subspan(0, 9)}}, Ignore)
+          .status()
+          .message(),
+      HasSubstr("not finite"));
 }
 
 }  // namespace

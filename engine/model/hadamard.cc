@@ -1,10 +1,21 @@
-#include "engine/compressor/hadamard.h"
+#include "engine/model/hadamard.h"
 
 #include <cmath>
 #include <optional>
+#include <utility>
 
 namespace latentd {
 namespace {
+
+struct Square {
+  explicit Square(int order) : order(order), values(static_cast<size_t>(order) * order) {}
+
+  int order;
+  std::vector<double> values;  // row-major
+
+  double& at(int r, int c) { return values[static_cast<size_t>(r) * order + c]; }
+  double at(int r, int c) const { return values[static_cast<size_t>(r) * order + c]; }
+};
 
 bool IsPrime(int n) {
   if (n < 2) return false;
@@ -15,11 +26,11 @@ bool IsPrime(int n) {
 }
 
 // The Jacobsthal matrix of prime q: entry (i, j) is the Legendre symbol of i - j.
-Matrix Jacobsthal(int q) {
+Square Jacobsthal(int q) {
   std::vector<int> symbol(q, -1);
   symbol[0] = 0;
   for (int i = 1; i < q; ++i) symbol[static_cast<int64_t>(i) * i % q] = 1;
-  Matrix out(q, q);
+  Square out(q);
   for (int i = 0; i < q; ++i) {
     for (int j = 0; j < q; ++j) out.at(i, j) = symbol[(i - j + q) % q];
   }
@@ -27,9 +38,9 @@ Matrix Jacobsthal(int q) {
 }
 
 // H = I + S, S skew with the Jacobsthal matrix inside: order q + 1, q = 3 mod 4.
-Matrix PaleyOne(int q) {
-  const Matrix jacobsthal = Jacobsthal(q);
-  Matrix out(q + 1, q + 1);
+Square PaleyOne(int q) {
+  const Square jacobsthal = Jacobsthal(q);
+  Square out(q + 1);
   for (int i = 0; i <= q; ++i) {
     for (int j = 0; j <= q; ++j) {
       if (i == 0) {
@@ -46,9 +57,9 @@ Matrix PaleyOne(int q) {
 
 // The symmetric conference matrix of order q + 1 with each 0 replaced by [1 -1; -1 -1] and each +-1
 // by +-[1 1; 1 -1]: order 2 (q + 1), q = 1 mod 4.
-Matrix PaleyTwo(int q) {
-  const Matrix jacobsthal = Jacobsthal(q);
-  Matrix out(2 * (q + 1), 2 * (q + 1));
+Square PaleyTwo(int q) {
+  const Square jacobsthal = Jacobsthal(q);
+  Square out(2 * (q + 1));
   for (int i = 0; i <= q; ++i) {
     for (int j = 0; j <= q; ++j) {
       const double entry = i == j ? 0 : (i == 0 || j == 0) ? 1 : jacobsthal.at(i - 1, j - 1);
@@ -62,15 +73,15 @@ Matrix PaleyTwo(int q) {
 }
 
 // A +-1 Hadamard matrix of order n, or nothing where these constructions have none.
-std::optional<Matrix> SignMatrix(int n) {
+std::optional<Square> SignMatrix(int n) {
   if (n == 1) {
-    Matrix one(1, 1);
+    Square one(1);
     one.at(0, 0) = 1;
     return one;
   }
   if (n % 2 != 0) return std::nullopt;
-  if (const std::optional<Matrix> half = SignMatrix(n / 2); half.has_value()) {
-    Matrix out(n, n);
+  if (const std::optional<Square> half = SignMatrix(n / 2); half.has_value()) {
+    Square out(n);
     for (int i = 0; i < n; ++i) {
       for (int j = 0; j < n; ++j) {
         const double entry = half->at(i % (n / 2), j % (n / 2));
@@ -86,11 +97,11 @@ std::optional<Matrix> SignMatrix(int n) {
 
 }  // namespace
 
-Matrix HadamardRotation(int n) {
-  Matrix out(n, n);
+std::vector<double> HadamardRotation(int n) {
+  Square out(n);
   for (int begin = 0; begin < n;) {
     int order = n - begin;
-    std::optional<Matrix> block = SignMatrix(order);
+    std::optional<Square> block = SignMatrix(order);
     while (!block.has_value()) block = SignMatrix(--order);
     const double magnitude = 1.0 / std::sqrt(static_cast<double>(order));
     for (int i = 0; i < order; ++i) {
@@ -99,7 +110,7 @@ Matrix HadamardRotation(int n) {
     }
     begin += order;
   }
-  return out;
+  return std::move(out.values);
 }
 
 }  // namespace latentd

@@ -1,0 +1,203 @@
+#include "engine/compressor/statistics.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/compressor/decoder_gradient.h"
+#include "engine/compressor/dense_algebra.h"
+#include "engine/compressor/statistics_file.h"
+
+namespace latentd {
+namespace {
+
+using Gradients = StatisticsOptions::Gradients;
+
+constexpr absl::Duration kSaveEvery = absl::Seconds(20);
+constexpr int kLeastSaveShare = 20;  // at most one part in so many of the time goes into saving
+
+absl::Status Check(const ModelConfig& config, const CalibrationWindows& windows, int sinks) {
+  if (windows.empty()) return absl::InvalidArgumentError("there are no calibration windows");
+  const int64_t least = std::max(2, sinks + 1);
+  for (const std::vector<int32_t>& window : windows) {
+    const int64_t tokens = static_cast<int64_t>(window.size());
+    if (tokens < least || tokens > config.max_context) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a calibration window has ", tokens, " tokens, allowed: ", least, " (with ",
+                       sinks, " sinks) to the model's ", config.max_context));
+    }
+    for (const int32_t token : window) {
+      if (token < 0 || token >= config.vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("a calibration window has token ", token,
+                                                       ", the model has ", config.vocab_size));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Adds what one plane of a layer's window says but for its first `sinks` tokens.
+struct PlaneWork {
+  const LayerProjections& layer;
+  const LayerProjections::Plane& plane;
+  int64_t sinks;
+
+  void AddOutputs(PlaneSums* sums) const {
+    const int64_t dims = static_cast<int64_t>(sums->output.size());
+    for (int64_t t = sinks; t < layer.tokens; ++t) {
+      for (int64_t i = 0; i < dims; ++i) sums->output[i] += plane.output[t * dims + i];
+    }
+    AddMoment(plane.output + sinks * dims, static_cast<int>(layer.tokens - sinks),
+              &sums->output_square);
+  }
+
+  // Squares of g, or of the window's whole gradient by the weight, G = sum of g x^T over all its
+  // tokens.
+  void AddGradients(Gradients gradients, PlaneSums* sums) const {
+    const int64_t dims = static_cast<int64_t>(sums->output.size());
+    if (gradients == Gradients::kSampled) {
+      AddMoment(plane.gradient + sinks * dims, static_cast<int>(layer.tokens - sinks),
+                &sums->gradient_square);
+      return;
+    }
+    const int64_t hidden = sums->weight_gradient.cols;
+    std::vector<float> weight(dims * hidden);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, dims, hidden, layer.tokens, 1.0f,
+                plane.gradient, dims, layer.input, hidden, 0.0f, weight.data(), hidden);
+    for (size_t i = 0; i < weight.size(); ++i) {
+      sums->weight_gradient.values[i] += double{weight[i]} * weight[i];
+    }
+  }
+};
+
+void AddLayer(const LayerProjections& layer, const StatisticsOptions& options, ThreadPool& pool,
+              absl::Span<PlaneSums> sums) {
+  const LayerProjections::Plane* planes[] = {&layer.k, &layer.v};
+  const int parts = options.gradients == Gradients::kNone ? 1 : 2;
+  pool.ParallelFor(2 * parts, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const PlaneWork work{layer, *planes[i % 2], options.sinks};
+      if (i < 2) {
+        work.AddOutputs(&sums[i % 2]);
+      } else {
+        work.AddGradients(options.gradients, &sums[i % 2]);
+      }
+    }
+  });
+}
+
+// The mean of a sum of squares over `tokens` tokens.
+Matrix Mean(Matrix sum, int64_t tokens) {
+  MirrorUpperTriangle(&sum);
+  for (double& value : sum.values) value /= static_cast<double>(tokens);
+  return sum;
+}
+
+PlaneStatistics StatisticsOf(PlaneSums sums, int64_t tokens, int64_t windows) {
+  PlaneStatistics plane{.second_moment = Mean(std::move(sums.output_square), tokens),
+                        .mean = std::move(sums.output),
+                        .fisher = Mean(std::move(sums.gradient_square), tokens)};
+  for (double& value : plane.mean) value /= static_cast<double>(tokens);
+  for (const double square : sums.weight_gradient.values) {
+    plane.weight_fisher_sum += square;
+    plane.weight_fisher_rms += std::sqrt(square / windows) / sums.weight_gradient.values.size();
+  }
+  return plane;
+}
+
+// Keeps the sums in a file now and then.
+class Saver {
+ public:
+  explicit Saver(const StatisticsFile& file) : file_(file), last_(absl::Now()) {}
+
+  bool due() const { return absl::Now() - last_ >= std::max(kSaveEvery, kLeastSaveShare * took_); }
+
+  absl::Status Save(const StatisticsSums& sums) {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(file_.Write(sums));
+    last_ = absl::Now();
+    took_ = last_ - start;
+    return absl::OkStatus();
+  }
+
+ private:
+  const StatisticsFile& file_;
+  absl::Time last_;
+  absl::Duration took_;
+};
+
+absl::Status AddWindow(const std::vector<int32_t>& window, const StatisticsOptions& options,
+                       DenseAlgebra& algebra, DecoderGradient& decoder, const Progress& progress,
+                       StatisticsSums* sums) {
+  const auto add = [&](int layer, const LayerProjections& projections) {
+    AddLayer(projections, options, algebra.pool(),
+             absl::MakeSpan(sums->planes).subspan(2 * layer, 2));
+    return absl::OkStatus();
+  };
+  if (options.gradients == Gradients::kNone) {
+    RETURN_IF_ERROR(decoder.Forward(window, add, progress));
+  } else {
+    std::optional<uint64_t> seed;
+    if (options.gradients == Gradients::kSampled) seed = RandomBits(options.seed, sums->windows);
+    RETURN_IF_ERROR(decoder.Backward(window, seed, add, progress).status());
+  }
+  sums->windows += 1;
+  sums->tokens += static_cast<int64_t>(window.size()) - options.sinks;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint& checkpoint,
+                                                               const CalibrationWindows& windows,
+                                                               const StatisticsOptions& options,
+                                                               const Progress& progress) {
+  RETURN_IF_ERROR(Check(checkpoint.config(), windows, options.sinks));
+  StatisticsSums sums = EmptySums(checkpoint.config(), options);
+  std::optional<StatisticsFile> file;
+  std::optional<Saver> saver;
+  if (!options.resume_path.empty()) {
+    file.emplace(options.resume_path, checkpoint, windows, options);
+    RETURN_IF_ERROR(file->Read(&sums));
+    saver.emplace(*file);
+  }
+  size_t longest = 0;
+  for (const std::vector<int32_t>& window : windows) longest = std::max(longest, window.size());
+  const int64_t count = static_cast<int64_t>(windows.size());
+  DenseAlgebra algebra(options.threads);
+  ASSIGN_OR_RETURN(const std::unique_ptr<DecoderGradient> decoder,
+                   DecoderGradient::Create(checkpoint, static_cast<int>(longest), algebra));
+  while (sums.windows < count) {
+    const int64_t window = sums.windows;
+    // The last call of a window is made below, when its sums are whole.
+    const Progress within = [&](double share) {
+      return share < 1 ? progress((window + share) / count) : absl::OkStatus();
+    };
+    RETURN_IF_ERROR(AddWindow(windows[window], options, algebra, *decoder, within, &sums));
+    const absl::Status status = progress(static_cast<double>(sums.windows) / count);
+    absl::Status saved;
+    if (saver.has_value() && (!status.ok() || saver->due() || sums.windows == count)) {
+      saved = saver->Save(sums);
+    }
+    RETURN_IF_ERROR(status);
+    RETURN_IF_ERROR(saved);
+  }
+  std::vector<LayerStatistics> layers;
+  for (int l = 0; l < checkpoint.config().num_layers; ++l) {
+    layers.push_back({.k = StatisticsOf(std::move(sums.planes[2 * l]), sums.tokens, count),
+                      .v = StatisticsOf(std::move(sums.planes[2 * l + 1]), sums.tokens, count)});
+  }
+  return layers;
+}
+
+}  // namespace latentd

@@ -1,0 +1,81 @@
+#include "engine/evaluation/exact_products.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/local_engine.h"
+
+namespace latentd {
+namespace {
+
+constexpr char kEmbedding[] = "token_embedding";  // rows of it are read at every step
+
+// A checkpoint whose quantised tensors read as fp16. Used by one thread while a model is loaded.
+class HalfCheckpoint final : public Checkpoint {
+ public:
+  explicit HalfCheckpoint(std::unique_ptr<Checkpoint> base) : base_(std::move(base)) {}
+
+  const ModelConfig& config() const override { return base_->config(); }
+  const TokenizerSource& tokenizer() const override { return base_->tokenizer(); }
+
+  std::optional<TensorView> Find(std::string_view name) const override {
+    std::optional<TensorView> view = base_->Find(name);
+    if (!view.has_value() || !IsQuantized(view->dtype)) return view;
+    std::vector<uint16_t>& halves = halves_[std::string(name)];
+    if (halves.empty()) halves = HalvesOf(*view);
+    view->dtype = DType::kF16;
+    view->data = reinterpret_cast<const std::byte*>(halves.data());
+    return view;
+  }
+
+  // Frees what an engine has packed for itself.
+  void KeepEmbeddingAlone() {
+    std::erase_if(halves_, [](const auto& tensor) { return tensor.first != kEmbedding; });
+  }
+
+ private:
+  static std::vector<uint16_t> HalvesOf(const TensorView& view) {
+    std::vector<uint16_t> halves(view.rows * view.cols);
+    std::vector<float> row(view.cols);
+    for (int64_t r = 0; r < view.rows; ++r) {
+      DequantizeRow(view, r, absl::MakeSpan(row));
+      for (int64_t c = 0; c < view.cols; ++c) halves[r * view.cols + c] = FloatToHalf(row[c]);
+    }
+    return halves;
+  }
+
+  const std::unique_ptr<Checkpoint> base_;
+  mutable std::map<std::string, std::vector<uint16_t>> halves_;
+};
+
+}  // namespace
+
+void AddEvaluationModelFlags(CommandLine* flags, EvaluationModel* options) {
+  AddModelFlags(flags, &options->model);
+  flags->Add("exact-products", &options->exact_products,
+             "fp16 weights and fp32 activations in place of quantised products, whose rounding "
+             "hides small differences between caches; slower");
+}
+
+absl::StatusOr<OpenedModel> OpenForEvaluation(const EvaluationModel& options, int num_sequences) {
+  ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(options.model, num_sequences));
+  if (!options.exact_products) return opened;
+  // The latents belong to the file's own weights, so it is opened as usual first.
+  opened.engine.reset();
+  auto half = std::make_unique<HalfCheckpoint>(std::move(opened.checkpoint));
+  HalfCheckpoint& weights = *half;
+  opened.checkpoint = std::move(half);
+  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options.model));
+  ASSIGN_OR_RETURN(opened.engine, CreateLocalEngine(weights, opened.latents.get(), std::move(ops),
+                                                    {.cache_bytes = options.model.cache_bytes,
+                                                     .num_sequences = num_sequences,
+                                                     .max_context = options.model.max_context}));
+  weights.KeepEmbeddingAlone();
+  return opened;
+}
+
+}  // namespace latentd

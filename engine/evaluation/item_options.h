@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/command_line.h"
+#include "engine/evaluation/exact_products.h"
+#include "engine/evaluation/items_file.h"
+
+namespace latentd {
+
+// The flags of the commands that keep a result per question.
+struct ItemOptions {
+  std::string items;    // --items
+  std::string compare;  // --compare
+};
+
+void AddItemFlags(CommandLine* flags, ItemOptions* options);
+
+// The file to add to, which names the command, the model, its cache and `facts` (an object), and
+// the one to compare with.
+struct ItemFiles {
+  ItemsFile items;
+  std::optional<ItemsFile> compare;
+  const ItemsFile* other() const { return compare.has_value() ? &*compare : nullptr; }
+};
+
+absl::StatusOr<ItemFiles> OpenItems(const ItemOptions& options, const std::string& command,
+                                    const EvaluationModel& model, const EngineInfo& info,
+                                    const nlohmann::ordered_json& facts);
+
+}  // namespace latentd

@@ -1,0 +1,72 @@
+#include <iostream>
+
+#include "absl/strings/str_format.h"
+#include "base/command_line.h"
+#include "base/progress.h"
+#include "base/status_macros.h"
+#include "engine/evaluation/cache_figures.h"
+#include "engine/evaluation/eval_commands.h"
+#include "engine/evaluation/exact_products.h"
+#include "engine/evaluation/perplexity.h"
+#include "engine/evaluation/test_text.h"
+
+namespace latentd {
+namespace {
+
+struct Options {
+  EvaluationModel model;
+  TestTextOptions text;
+  bool json = false;
+};
+
+void Print(const Options& options, const EngineInfo& info, size_t windows,
+           const PerplexityResult& result) {
+  const int window = options.text.windows.window;
+  if (options.json) {
+    nlohmann::ordered_json json = {{"perplexity", result.perplexity},
+                                   {"standard_error", result.standard_error},
+                                   {"tokens", result.tokens},
+                                   {"windows", windows},
+                                   {"window", window}};
+    AddCacheFigures(info, window, &json);
+    std::cout << json << "\n";
+    return;
+  }
+  absl::PrintF("perplexity %.4f +- %.4f over %d tokens (%d windows of %d)\n", result.perplexity,
+               result.standard_error, result.tokens, windows, window);
+  absl::PrintF("%s\n", CacheFigures(info, window));
+}
+
+absl::Status Perplexity(const Options& options) {
+  ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, 1));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Create(opened.checkpoint->tokenizer()));
+  ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, *tokenizer));
+  RETURN_IF_ERROR(CheckOverlap(text.windows, opened.latents.get(), options.text.text,
+                               options.text.allow_overlap));
+  PerplexityResult result;
+  {
+    ProgressLine line("perplexity");
+    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, text.windows,
+                                               [&](double share) { line.Show(share); }));
+  }
+  Print(options, opened.engine->info(), text.windows.size(), result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PerplexityCommand(Arguments args) {
+  Options options;
+  CommandLine flags({.program = "latent-eval perplexity",
+                     .summary = "Measures the perplexity of a text, window by window.",
+                     .example = "latent-eval perplexity --model model.gguf --latents model.latents "
+                                "--text wiki.test.raw --windows 16"});
+  AddEvaluationModelFlags(&flags, &options.model);
+  AddTestTextFlags(&flags, &options.text);
+  flags.Add("json", &options.json, "print the result as one JSON object");
+  flags.ParseOrExit(args);
+  return Perplexity(options);
+}
+
+}  // namespace latentd

@@ -1,0 +1,170 @@
+#include "engine/compressor/bit_allocation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "engine/model/hadamard.h"
+#include "gtest/gtest.h"
+#include "tests/testing/random_values.h"
+
+namespace latentd {
+namespace {
+
+// Dims as a real plane has them: the energy falls over orders of magnitude, the weight with it.
+DimEnergies Falling(int dims, double slope, double scale = 1) {
+  DimEnergies out;
+  for (int i = 0; i < dims; ++i) {
+    out.weight.push_back(scale * std::exp(-slope * i / dims));
+    out.variance.push_back(scale * std::exp(-slope * i / dims));
+  }
+  return out;
+}
+
+std::vector<std::vector<DimEnergies>> Planes(int count, int dims, int heads = 1) {
+  std::vector<std::vector<DimEnergies>> planes;
+  for (int p = 0; p < count; ++p) {
+    planes.emplace_back();
+    for (int h = 0; h < heads; ++h) {
+      planes.back().push_back(Falling(dims, 1.5 + 0.31 * (p % 7) + 0.1 * h, 1 + p % 5));
+    }
+  }
+  return planes;
+}
+
+int64_t Bytes(const PlaneAllocation& plane, int heads) {
+  return CachePlane{.latent_heads = heads, .segments = plane.segments}.plane_bytes();
+}
+
+double TotalCost(const std::vector<PlaneAllocation>& allocation) {
+  double cost = 0;
+  for (const PlaneAllocation& plane : allocation) cost += plane.predicted_kl;
+  return cost;
+}
+
+// What an allocation really costs: Gaussian latents, rotated, coded, decoded, turned back.
+double MeasuredCost(const DimEnergies& dims, const std::vector<Segment>& segments, int tokens) {
+  double cost = 0;
+  int begin = 0;
+  for (const Segment& segment : segments) {
+    const int n = segment.dims;
+    const std::vector<double> rotation = HadamardRotation(n);
+    const std::vector<float> gaussian = GaussianValues(int64_t{tokens} * n, 9 + begin);
+    std::vector<float> row(n);
+    std::vector<uint8_t> codes(n);
+    for (int t = 0; t < tokens; ++t) {
+      std::vector<double> latent(n);
+      for (int i = 0; i < n; ++i) {
+        latent[i] = gaussian[t * n + i] * std::sqrt(dims.variance[begin + i]);
+      }
+      for (int r = 0; r < n; ++r) {
+        row[r] = static_cast<float>(std::inner_product(
+            latent.begin(), latent.end(), rotation.begin() + static_cast<int64_t>(r) * n, 0.0));
+      }
+      const CodeScale scale = EncodeRow(segment.codec, row, absl::MakeSpan(codes));
+      std::vector<double> error(n);
+      for (int r = 0; r < n; ++r) {
+        const double e = row[r] - (DecodeScale(segment.codec, scale) * codes[r] +
+                                   DecodeOffset(segment.codec, scale));
+        for (int i = 0; i < n; ++i) error[i] += rotation[r * n + i] * e;
+      }
+      for (int i = 0; i < n; ++i) {
+        cost += dims.weight[begin + i] * error[i] * error[i] / 2 / tokens;
+      }
+    }
+    begin += n;
+  }
+  for (size_t i = begin; i < dims.weight.size(); ++i) {
+    cost += dims.weight[i] * dims.variance[i] / 2;
+  }
+  return cost;
+}
+
+TEST(CodeError, IsTheGridsKnownError) {
+  EXPECT_NEAR(CodeError(Codec::kInt2, 256), 0.118, 0.003);  // Lloyd and Max reach .117, .034, .0095
+  EXPECT_NEAR(CodeError(Codec::kInt3, 256), 0.037, 0.001);
+  EXPECT_NEAR(CodeError(Codec::kInt4, 256), 0.0115, 0.0006);
+  EXPECT_LT(CodeError(Codec::kInt8, 256), 2e-4);
+  // A scale fits a short row more closely.
+  EXPECT_LT(CodeError(Codec::kInt2, 16), 0.95 * CodeError(Codec::kInt2, 256));
+}
+
+TEST(AllocateBits, PredictsWhatTheCodecDoesToGaussianLatents) {
+  const std::vector<std::vector<DimEnergies>> planes = {{Falling(192, 4)}};
+  for (const double bytes : {40, 56, 72, 100, 140, 190}) {
+    const auto allocation = AllocateBits(planes, {.widths = {8, 4, 3, 2}, .block_dims = 16},
+                                         static_cast<int64_t>(bytes * kBlockTokens));
+    const double measured = MeasuredCost(planes[0][0], allocation[0].segments, 400);
+    EXPECT_NEAR(allocation[0].predicted_kl / measured, 1, 0.1) << bytes;
+  }
+}
+
+TEST(AllocateBits, MeetsTheBudgetFromBelow) {
+  for (const double ratio : {2.2, 4.0, 5.3, 7.7, 10.0}) {
+    for (const int heads : {1, 3}) {
+      const auto planes = Planes(60, 192, heads);
+      const auto budget = static_cast<int64_t>(60 * heads * 192 * 2 / ratio * kBlockTokens);
+      for (const BitWidths& widths : {BitWidths{.widths = {8, 4, 2}, .block_dims = 32},
+                                      BitWidths{.widths = {8, 4, 3, 2}, .block_dims = 16}}) {
+        int64_t bytes = 0;
+        for (const PlaneAllocation& plane : AllocateBits(planes, widths, budget)) {
+          bytes += Bytes(plane, heads);
+          for (size_t s = 1; s < plane.segments.size(); ++s) {
+            EXPECT_LT(plane.segments[s].codec, Codec::kMinMax4);
+            EXPECT_GT(plane.segments[s].codec, plane.segments[s - 1].codec) << "widths never rise";
+          }
+        }
+        EXPECT_LE(bytes, budget);
+        EXPECT_GE(static_cast<double>(bytes), 0.999 * static_cast<double>(budget)) << ratio;
+      }
+    }
+  }
+}
+
+// All pairs of recipes of two small planes, by budgets that single planes show the cost of.
+TEST(AllocateBits, NoChoiceCostsLess) {
+  const BitWidths widths{.widths = {4, 2}, .block_dims = 16};
+  const auto planes = Planes(2, 80);
+  std::vector<std::vector<std::pair<int64_t, double>>> choices(2);
+  const PlaneBounds bounds = BoundsOf(widths, 1, 80);
+  for (int p = 0; p < 2; ++p) {
+    for (int64_t bytes = bounds.smallest; bytes <= bounds.largest; bytes += 128) {
+      const auto alone = AllocateBits({planes[p]}, widths, bytes);
+      choices[p].push_back({Bytes(alone[0], 1), alone[0].predicted_kl});
+    }
+  }
+  for (int64_t budget = 2 * bounds.smallest; budget <= 2 * bounds.largest; budget += 128) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& a : choices[0]) {
+      for (const auto& b : choices[1]) {
+        if (a.first + b.first <= budget) least = std::min(least, a.second + b.second);
+      }
+    }
+    EXPECT_NEAR(TotalCost(AllocateBits(planes, widths, budget)), least, 1e-12) << budget;
+  }
+}
+
+TEST(AllocateBits, MoreBytesCostLessAndMoreWidthsDoToo) {
+  const auto planes = Planes(8, 128);
+  double before = std::numeric_limits<double>::infinity();
+  for (int64_t budget = 8 * 40 * kBlockTokens; budget < 8 * 120 * kBlockTokens; budget += 20000) {
+    const double cost = TotalCost(AllocateBits(planes, {{8, 4, 2}, 32}, budget));
+    EXPECT_LE(cost, before);
+    EXPECT_LE(TotalCost(AllocateBits(planes, {{8, 4, 3, 2}, 16}, budget)), cost);
+    before = cost;
+  }
+}
+
+TEST(AllocateBits, ServesTheBoundsThemselves) {
+  const BitWidths widths{.widths = {8, 2}, .block_dims = 32};
+  const auto planes = Planes(3, 80);  // the last block has 16 dims
+  const PlaneBounds bounds = BoundsOf(widths, 1, 80);
+  const auto least = AllocateBits(planes, widths, 3 * bounds.smallest);
+  EXPECT_EQ(least[0].segments, (std::vector<Segment>{{32, Codec::kInt2}}));
+  const auto most = AllocateBits(planes, widths, 3 * bounds.largest);
+  EXPECT_EQ(most[2].segments, (std::vector<Segment>{{80, Codec::kInt8}}));
+}
+
+}  // namespace
+}  // namespace latentd
