@@ -14,11 +14,11 @@ struct EngineInfo {
   std::string family;  // a row of the families table: "llama"
   int vocab_size = 0;
   int num_layers = 0;
-  int max_context = 0;         // tokens of one sequence, prompt and output
-  int64_t num_blocks = 0;      // of kBlockTokens tokens each
-  int num_sequences = 0;       // seats: sequences that can be at work at once
-  int sliding_window = 0;      // > 0: no token sees positions this far behind it or further
-  double bytes_per_token = 0;  // of this cache, all metadata counted
+  int max_context = 0;            // tokens of one sequence, prompt and output
+  int64_t num_blocks = 0;         // of kBlockTokens tokens each
+  int num_sequences = 0;          // seats: sequences that can be at work at once
+  int sliding_window = 0;         // > 0: no token sees positions this far behind it or further
+  double bytes_per_token = 0;     // of this cache, all metadata counted
   double bytes_per_sequence = 0;  // once per sequence at work: exact sinks, the page being filled
   double k_bytes_per_token = 0;
   double v_bytes_per_token = 0;

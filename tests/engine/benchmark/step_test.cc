@@ -14,7 +14,8 @@ class StepBenchTest : public ::testing::Test {
  protected:
   void SetUp() override {
     // 4 blocks of 64 tokens.
-    auto opened = OpenModel({.model = WriteTinyModel({}), .threads = 1, .cache_bytes = 4 * 16384}, 4);
+    auto opened =
+        OpenModel({.model = WriteTinyModel({}), .threads = 1, .cache_bytes = 4 * 16384}, 4);
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
   }
