@@ -4,9 +4,11 @@
 
 namespace latentd {
 
-// The integer product that rebuilds keys from codes, on the tile registers of Intel's AMX: ten
-// times the rate of AVX-512 VNNI, and the same integers. Apart from the Highway code because
-// Highway has no tiles.
+// The integer products of attention, on the tile registers of Intel's AMX: ten times the rate of
+// AVX-512 VNNI. Apart from the Highway code because Highway has no tiles. They run between the
+// construction and the destruction of an AmxTiles on the same thread.
+//
+// The product that rebuilds keys (and scores absorbed queries):
 //
 //   out[r][t] = sum over d of factors[r][d] * code(d, t)
 //
@@ -15,8 +17,6 @@ namespace latentd {
 //   words    [row_bytes / 4][64 tokens][4 dims] uint8, or int8 for AmxSignedProduct: the kDimMajor
 //            order of 8-bit codes. Where factors are zero the bytes are read and do not matter.
 //   out      [rows][64 tokens] int32
-//
-// They run between the construction and the destruction of an AmxTiles on the same thread.
 inline constexpr int kAmxStep = 64;
 inline constexpr int kAmxRows = 16;
 void AmxProduct(const int8_t* factors, int row_bytes, int rows, const uint8_t* words, int32_t* out);
@@ -45,7 +45,8 @@ class AmxTiles {
 };
 
 // Asks Linux, once for all threads of the process, for AMX's registers. False when the machine has
-// no AMX or Linux refuses (old kernels, seccomp filters): Int8Product then gives the same integers.
+// no AMX or Linux refuses (old kernels, seccomp filters): Int8Product then rebuilds keys from the
+// same integers, and values are mixed in fp32.
 bool RequestAmx();
 
 }  // namespace latentd

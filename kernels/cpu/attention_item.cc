@@ -1,16 +1,20 @@
 // One pass over the cached blocks of an item. Every tile is made once for all the queries of the
 // item, and stays in the first-level cache while they use it.
 //
-// What bounds it, measured with attention_bench on one thread of a busy Sapphire Rapids (peaks in
-// the same minutes: fp32 117 GMAC/s, read 14 GB/s) with 9 query and 3 KV heads of 64. A block is 64
-// tokens of all KV heads.
+// What bounds it, on one thread of a busy Sapphire Rapids, best of many runs at depth 8192, with 9
+// query and 3 KV heads of 64 (peaks in the same hour: fp32 117 GMAC/s; a tile product of AMX, 16 x
+// 16 x 64, 4.9 ns). A block is 64 tokens of all KV heads; "7.7x" are 96 K dims and 160 V dims of 4
+// and 2 bits in one latent head, with sinks and own page.
 //
-//   512 rows at depth 4096  fp32 products: 70 GMAC/s (60 %) on a 16-bit cache, 56 on 4-bit latents
-//   1 row, 16-bit cache     memory: 49 KB a block at 11 GB/s (78 %). From the core's caches 1.7 us
-//                           a block, four fifths of it the two products
-//   1 row, 4-bit latents    arithmetic: 7 KB and 5.6 us a block in one group of 96 dims, 4.6 us in
-//                           three of 32. A quarter is AMX, a fifth scales and RoPE, the rest
-//                           values, scores and softmax
+//   1 row, 16-bit cache     memory: 49 KB a block, 1.9 us = 25 GB/s. From the core's caches 1.4 us,
+//                           four fifths of it the two products
+//   1 row, 7.7x             arithmetic: 4.3 us a block. Its 116 tile products alone would take 0.57
+//                           us (13 %); with their loads and stores they take 29 % of the time, RoPE
+//                           13 %, scores 9 %, codes to words 12 %, the rest softmax, the weights'
+//                           int8 parts and sums of values
+//   1 row, 7.7x absorbed    2.4 us a block; 1.5 us with 96 dims of 4 bits for K and V each
+//   512 rows, 16-bit cache  fp32 products: 70 GMAC/s (60 %); 7.7x takes 1.7 times as long, for each
+//                           64 rows rebuild the keys
 
 #include "kernels/cpu/attention_item.h"
 

@@ -1,7 +1,7 @@
-// Keys rebuilt from codes of few bits, whatever their segments: one integer product for all of a
-// latent head's dims. A token's codes are first brought to one int8 scale, which it multiplies into
-// its scores afterwards, as a pair's factor scale is multiplied into the queries. So a product goes
-// to RoPE as it is.
+// Keys rebuilt from codes of few bits, whatever their segments: one integer product for all of
+// their dims. A token's codes are first brought to one int8 scale, which it multiplies into its
+// scores afterwards, as a pair's factor scale is multiplied into the queries. So a product goes to
+// RoPE as it is. Segments of 8 bits, which deserve finer factors, are added to it.
 
 #include <algorithm>
 #include <cstdint>
@@ -61,10 +61,10 @@ inline void RescaleCodes(uint8_t middle, const uint32_t* ratios, uint8_t* words)
 // scales[64], one per token: what a step of its words is worth.
 inline void JointScales(const PageFormat& format, const uint8_t* head, float* scales) {
   const DF df;
-  const auto& segments = format.layer.k.segments;
+  const std::vector<int>& segments = format.joint.segments;
   alignas(64) float scale[kBlockTokens], unused[kBlockTokens];
-  for (int s = 0; s < static_cast<int>(std::ssize(segments)); ++s) {
-    const Codec codec = segments[s].codec;
+  for (const int s : segments) {
+    const Codec codec = format.layer.k.segments[s].codec;
     DecodeScales(codec, head + format.layer.k.scale_offset(s), scale, unused);
     // The largest value of the segment, over the largest word.
     const float most = segments.size() == 1
@@ -72,13 +72,13 @@ inline void JointScales(const PageFormat& format, const uint8_t* head, float* sc
                            : 0.5f * static_cast<float>((1 << Info(codec).bits) - 1) / kMaxFactor;
     for (int t = 0; t < kBlockTokens; t += kLanes) {
       const VF one = hn::Mul(hn::Set(df, most), hn::Abs(hn::Load(df, scale + t)));
-      const VF before = s == 0 ? hn::Zero(df) : hn::Load(df, scales + t);
+      const VF before = s == segments.front() ? hn::Zero(df) : hn::Load(df, scales + t);
       // A NaN of any segment stays: Max takes one of two as it likes.
       const VF nan = hn::Mul(hn::Zero(df), hn::Add(before, one));
       hn::Store(hn::Add(hn::Max(before, one), nan), df, scales + t);
     }
   }
-  const VF least = hn::Set(df, 1e-30f);  // of a token that is all zeros
+  const VF least = hn::Set(df, 1e-20f);  // of a token that is all zeros
   for (int t = 0; t < kBlockTokens; t += kLanes) {
     const VF s = hn::Load(df, scales + t);
     hn::Store(hn::IfThenElse(hn::Eq(s, hn::Zero(df)), least, s), df, scales + t);
@@ -86,7 +86,7 @@ inline void JointScales(const PageFormat& format, const uint8_t* head, float* sc
 }
 
 // Source of one latent head's keys: scales[64], their inverses[64], then words [row_bytes / 4][64
-// tokens][4 dims].
+// tokens][4 dims]; then, at their places, the sources of k_up's segments over the scales.
 inline void DecodeJointSource(const PageFormat& format, const uint8_t* head, float* source) {
   const DF df;
   JointScales(format, head, source);
@@ -95,11 +95,11 @@ inline void DecodeJointSource(const PageFormat& format, const uint8_t* head, flo
     hn::Store(hn::Div(hn::Set(df, 1.0f), hn::Load(df, source + t)), df, inverses + t);
   }
   auto* words = reinterpret_cast<uint8_t*>(source + 2 * kBlockTokens);
-  const auto& segments = format.layer.k.segments;
+  const std::vector<int>& segments = format.joint.segments;
   alignas(64) float scale[kBlockTokens], unused[kBlockTokens];
   alignas(64) uint32_t ratios[kBlockTokens];
-  for (int s = 0; s < static_cast<int>(std::ssize(segments)); ++s) {
-    const Segment& segment = segments[s];
+  for (const int s : segments) {
+    const Segment& segment = format.layer.k.segments[s];
     const uint8_t* from = head + format.layer.k.segment_offset(s);
     DecodeScales(segment.codec, head + format.layer.k.scale_offset(s), scale, unused);
     for (int t = 0; t < kBlockTokens; t += kLanes) {
@@ -118,6 +118,10 @@ inline void DecodeJointSource(const PageFormat& format, const uint8_t* head, flo
       }
     }
   }
+  DecodeKeySources(format, head, source);
+  for (const KUpSegment& segment : format.k_up) {
+    ScaleScores(inverses, source + segment.source_offset);
+  }
 }
 
 // out[r][t] of kGroupPairs pairs, as AmxSignedProduct. Without AMX the words are multiplied as
@@ -130,7 +134,7 @@ inline void JointProduct(const CpuAttentionPlan& plan, const JointKUp& k_up, int
     AmxSignedProduct(factors, k_up.row_bytes, kGroupRows, words, out);
     return;
   }
-  Int8Product<true>(factors, k_up.row_bytes, plan.k_dims, kGroupRows, words, out);
+  Int8Product<true>(factors, k_up.row_bytes, k_up.dims, kGroupRows, words, out);
   const DI di;
   for (int r = 0; r < kGroupRows; ++r) {
     const auto above = hn::Set(di, 128 * k_up.row_sums[first_row + r]);
@@ -140,8 +144,9 @@ inline void JointProduct(const CpuAttentionPlan& plan, const JointKUp& k_up, int
   }
 }
 
-// The products of kGroupPairs pairs from `first` on, biased and rotated, to their rows of the tile.
-template <bool kBias>
+// The products of kGroupPairs pairs from `first` on, biased and perhaps rotated, to their rows of
+// the tile.
+template <bool kBias, bool kRotate>
 HWY_INLINE void RotateProducts(const CpuAttentionPlan& plan, const int32_t* sums, const float* bias,
                                const float* inverses, int first, float* tile) {
   const DF df;
@@ -158,7 +163,7 @@ HWY_INLINE void RotateProducts(const CpuAttentionPlan& plan, const int32_t* sums
         x = hn::MulAdd(inverse, hn::Set(df, bias[j]), x);
         y = hn::MulAdd(inverse, hn::Set(df, bias[pairs + j]), y);
       }
-      Rotate(rotation, j * kBlockTokens + t, x, y);
+      if constexpr (kRotate) Rotate(rotation, j * kBlockTokens + t, x, y);
       hn::Store(x, df, tile + j * kBlockTokens + t);
       hn::Store(y, df, tile + (pairs + j) * kBlockTokens + t);
     }
@@ -175,7 +180,11 @@ inline void RebuildJointKeys(const CpuAttentionPlan& plan, const PageFormat& for
   const float* bias = k_up.bias.data() + head_row;
   const float* inverses = source + kBlockTokens;
   const auto* words = reinterpret_cast<const uint8_t*>(source + 2 * kBlockTokens);
-  const auto rotate = k_up.has_bias ? RotateProducts<true> : RotateProducts<false>;
+  const bool alone = format.k_up.empty();
+  const auto rotate = k_up.has_bias
+                          ? alone ? RotateProducts<true, true> : RotateProducts<true, false>
+                      : alone ? RotateProducts<false, true>
+                              : RotateProducts<false, false>;
   alignas(64) int32_t sums[2][2 * kGroupPairs * kBlockTokens];
   JointProduct(plan, k_up, head_row, words, sums[0]);
   for (int first = 0; first < pairs; first += kGroupPairs) {
@@ -184,6 +193,10 @@ inline void RebuildJointKeys(const CpuAttentionPlan& plan, const PageFormat& for
       JointProduct(plan, k_up, head_row + 2 * (first + kGroupPairs), words, sums[1 - now]);
     }
     rotate(plan, sums[now], bias, inverses, first, tile);
+  }
+  for (const KUpSegment& segment : format.k_up) {
+    AddIntegerSegment(plan, segment, kv_head, source + segment.source_offset, /*first=*/false,
+                      /*last=*/&segment == &format.k_up.back(), tile);
   }
 }
 

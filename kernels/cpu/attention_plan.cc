@@ -69,6 +69,8 @@ CpuAttentionPlan::CpuAttentionPlan(const AttentionSpec& spec, bool use_amx)
   if (spec.alibi_slopes != nullptr) {
     for (int i = 0; i < spec.num_heads; ++i) slopes.push_back(spec.alibi_slopes[i] * kLog2E);
   }
+  // Tiles cost every context switch 8 KiB: none for products that use none.
+  if (spec.path != AttentionPath::kReconstruct) this->use_amx = coded.integer_values;
   if (spec.path == AttentionPath::kFull) return;
   if (spec.path == AttentionPath::kReconstruct) {
     PrepareRope();
@@ -144,12 +146,14 @@ void CpuAttentionPlan::PrepareReconstruct(const AttentionSpec& spec) {
     if (spec.k_bias != nullptr) norm_k_bias.assign(spec.k_bias, spec.k_bias + dims);
     for (int64_t i = 0; i < std::ssize(factors); ++i) factors[i] *= norm(i / k_dims);
   }
-  coded.joint_keys = std::ranges::all_of(spec.cache.k.segments, IsSmall);
-  if (coded.joint_keys) {
-    AddJoint(spec, factors.data(), coded);
-  } else {
-    AddSegments(spec, factors.data(), coded);
-  }
+  const auto& segments = spec.cache.k.segments;
+  coded.joint_keys = std::ranges::any_of(segments, IsSmall) &&
+                     std::ranges::all_of(segments, [](const Segment& segment) {
+                       return IsSmall(segment) || segment.codec == Codec::kInt8;
+                     });
+  if (coded.joint_keys) AddJoint(spec, factors.data(), coded);
+  AddSegments(spec, factors.data(), coded);
+  if (coded.joint_keys) OverPairScales(coded);
   if (spec.cache.own_page) AddSegments(spec, factors.data(), own);
 }
 
@@ -157,7 +161,18 @@ void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
                                 PageFormat& format) const {
   const int rows = query_dims;
   JointKUp& joint = format.joint;
-  joint.row_bytes = RoundUp(k_dims, kAmxStep);
+  std::vector<int> dims;  // of k_up, that the segments hold
+  int first_dim = 0;
+  for (int s = 0; s < static_cast<int>(std::ssize(format.layer.k.segments)); ++s) {
+    const Segment& segment = format.layer.k.segments[s];
+    if (IsSmall(segment)) {
+      joint.segments.push_back(s);
+      for (int d = 0; d < segment.dims; ++d) dims.push_back(first_dim + d);
+    }
+    first_dim += segment.dims;
+  }
+  joint.dims = static_cast<int>(dims.size());
+  joint.row_bytes = RoundUp(joint.dims, kAmxStep);
   joint.has_bias = spec.k_bias != nullptr;
   joint.factors.assign(int64_t{spec.num_kv_heads} * rows * joint.row_bytes, 0);
   joint.row_sums.assign(int64_t{spec.num_kv_heads} * rows, 0);
@@ -172,7 +187,7 @@ void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
         const int dim = dim_of_row[i * pairs + pair];
         if (dim < 0) continue;
         x[i] = k_up + (head * spec.head_dim + dim) * k_dims;
-        for (int d = 0; d < k_dims; ++d) largest = std::max(largest, std::fabs(x[i][d]));
+        for (const int d : dims) largest = std::max(largest, std::fabs(x[i][d]));
       }
       if (largest == 0.0f) continue;  // nothing but the bias
       const float scale = largest / kMaxFactor;
@@ -182,14 +197,23 @@ void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
         if (x[i] == nullptr) continue;
         const int64_t row = head * rows + pair / kGroupPairs * 2 * kGroupPairs + i * kGroupPairs +
                             pair % kGroupPairs;
-        int32_t sum = 0;
-        for (int d = 0; d < k_dims; ++d) {
-          const auto factor = static_cast<int8_t>(std::nearbyint(x[i][d] / largest * kMaxFactor));
-          joint.factors[row * joint.row_bytes + d] = factor;
-          sum += factor;
+        int8_t* factors = &joint.factors[row * joint.row_bytes];
+        for (int d = 0; d < joint.dims; ++d) {
+          factors[d] = static_cast<int8_t>(std::nearbyint(x[i][dims[d]] / largest * kMaxFactor));
+          joint.row_sums[row] += factors[d];
         }
-        joint.row_sums[row] = sum;
       }
+    }
+  }
+}
+
+// The segments beside the joint ones rebuild what those do: a key over its pairs' scales.
+void CpuAttentionPlan::OverPairScales(PageFormat& format) const {
+  for (KUpSegment& segment : format.k_up) {
+    for (int64_t i = 0; i < std::ssize(segment.scales); ++i) {
+      const float scale = format.joint.scales[i / query_dims * pairs + i % pairs];
+      segment.scales[i] /= scale;
+      segment.row_sums[i] /= scale;
     }
   }
 }
@@ -199,14 +223,17 @@ void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
   const int rows = query_dims;
   const int64_t all_rows = int64_t{spec.num_kv_heads} * rows;
   int first_dim = 0;
-  for (const Segment& stored : format.layer.k.segments) {
+  for (int index = 0; index < static_cast<int>(std::ssize(format.layer.k.segments)); ++index) {
+    const Segment& stored = format.layer.k.segments[index];
+    first_dim += stored.dims;
+    if (format.joint_keys && IsSmall(stored)) continue;
     KUpSegment& segment = format.k_up.emplace_back();
+    segment.index = index;
     segment.integer = IsInteger(stored);
     segment.symmetric = Info(stored.codec).scale_bytes == 2;
     segment.dims = stored.dims;
     segment.parts = Info(stored.codec).bits == 8 ? 2 : 1;
     segment.row_bytes = RoundUp(stored.dims, kAmxStep);
-    const int index = static_cast<int>(format.k_up.size()) - 1;
     segment.cache_offset = format.layer.k.segment_offset(index);
     segment.scale_offset = format.layer.k.scale_offset(index);
     segment.source_offset = format.key_source_floats;
@@ -224,7 +251,8 @@ void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
     for (int64_t head = 0; head < spec.num_kv_heads; ++head) {
       for (int row = 0; row < rows; ++row) {
         if (dim_of_row[row] < 0) continue;
-        const float* x = k_up + (head * spec.head_dim + dim_of_row[row]) * k_dims + first_dim;
+        const float* x =
+            k_up + (head * spec.head_dim + dim_of_row[row]) * k_dims + first_dim - stored.dims;
         if (!segment.integer) {
           std::copy_n(x, segment.dims, &segment.fp32[(head * rows + row) * segment.dims]);
           continue;
@@ -233,7 +261,6 @@ void CpuAttentionPlan::AddSegments(const AttentionSpec& spec, const float* k_up,
         if (segment.symmetric) segment.row_sums[head * rows + row] *= middle;
       }
     }
-    first_dim += stored.dims;
   }
 }
 

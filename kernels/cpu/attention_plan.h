@@ -46,6 +46,7 @@ using AlignedVector = std::vector<T, CacheLineAllocator<T>>;
 // a key by about 0.6 % of its norm. 8-bit codes, which are more exact than that, get a factor of
 // two int8 parts, 254 apart. Segments of 16- and 32-bit values are multiplied in fp32.
 struct KUpSegment {
+  int index = 0;  // of the plane's segments
   bool integer = false;
   bool symmetric = false;  // a code's offset is -(2^bits - 1) / 2 scales, not a stored number
   int dims = 0;
@@ -64,10 +65,12 @@ struct KUpSegment {
   AlignedVector<float> fp32;  // [num_kv_heads][rows][dims], when not integer
 };
 
-// k_up for codes of few bits (symmetric, at most 4): one product for all segments, whose codes are
-// brought to one scale per token (attention_joint_keys-inl.h).
+// k_up for codes of few bits (symmetric, at most 4): one product for all their segments, whose
+// codes are brought to one scale per token (attention_joint_keys-inl.h).
 struct JointKUp {
-  int row_bytes = 0;  // k_dims rounded up to kAmxStep
+  std::vector<int> segments;  // of the plane, ascending
+  int dims = 0;               // of them all
+  int row_bytes = 0;          // dims rounded up to kAmxStep
   bool has_bias = false;
   AlignedVector<int8_t> factors;    // [num_kv_heads][groups][x, y][kGroupPairs][row_bytes]
   AlignedVector<int32_t> row_sums;  // [num_kv_heads][groups][x, y][kGroupPairs] of the factors
@@ -114,7 +117,7 @@ struct PageFormat {
 // pairs with the angle 0.
 class CpuAttentionPlan final : public AttentionPlan {
  public:
-  // use_amx: rebuild keys on AMX; RequestAmx() has said yes.
+  // use_amx: multiply integers on AMX; RequestAmx() has said yes.
   CpuAttentionPlan(const AttentionSpec& spec, bool use_amx);
 
   // KV heads that one work item takes: the fewest that hold whole latent heads of K and of V.
@@ -170,6 +173,7 @@ class CpuAttentionPlan final : public AttentionPlan {
   void PrepareReconstruct(const AttentionSpec& spec);
   void AddJoint(const AttentionSpec& spec, const float* k_up, PageFormat& format) const;
   void AddSegments(const AttentionSpec& spec, const float* k_up, PageFormat& format) const;
+  void OverPairScales(PageFormat& format) const;
   void PrepareAbsorbed(const AttentionSpec& spec);
   void PrepareValues(const AttentionSpec& spec);
 };

@@ -29,9 +29,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Per segment, at its source_offset: scale[64], offset[64], then words (codes) or fp32 latents
 // [dims][64].
 inline void DecodeKeySources(const PageFormat& format, const uint8_t* head, float* sources) {
-  for (size_t s = 0; s < format.k_up.size(); ++s) {
-    const Segment& segment = format.layer.k.segments[s];
-    const KUpSegment& k_up = format.k_up[s];
+  for (const KUpSegment& k_up : format.k_up) {
+    const Segment& segment = format.layer.k.segments[k_up.index];
     const uint8_t* from = head + k_up.cache_offset;
     float* to = sources + k_up.source_offset;
     float* latents = to + 2 * kBlockTokens;

@@ -18,7 +18,8 @@ std::vector<AttentionShape> LawShapes() {
        .k_latent_heads = 1,
        .k = {{.dims = 32, .codec = Codec::kInt8}, {.dims = 16, .codec = Codec::kInt2}},
        .v = One(32, Codec::kInt4),
-       .biases = true},
+       .biases = true,
+       .k_norm = true},
       {.path = AttentionPath::kReconstruct, .k = One(32, Codec::kF16), .v = One(16, Codec::kF16)},
       {.path = AttentionPath::kAbsorbed, .k = One(32, Codec::kInt4), .v = One(32, Codec::kF32)},
       {.num_heads = 6,
@@ -34,8 +35,7 @@ std::vector<AttentionShape> LawShapes() {
        .v = {{.dims = 64, .codec = Codec::kInt4}, {.dims = 16, .codec = Codec::kInt2}},
        .biases = true,
        .sinks = 4,
-       .own_page = true,
-       .k_norm = true},
+       .own_page = true},
       {.path = AttentionPath::kAbsorbed,
        .num_heads = 10,
        .k_latent_heads = 1,
@@ -134,6 +134,23 @@ TEST(CpuAttentionLawTest, LaterTokensDoNotLeak) {
     ExpectSameBits(Rows(c, sound, 0, kBroken), Rows(c, broken, 0, kBroken));
     for (int64_t i = kBroken * c.q_width(); i < std::ssize(broken); ++i) {
       ASSERT_TRUE(std::isnan(broken[i]));
+    }
+  }
+}
+
+// One bad value of a key is seen, whichever segment holds it.
+TEST(CpuAttentionLawTest, EverySegmentTellsOfItsNan) {
+  constexpr int32_t kTokens = 70, kBroken = 5;
+  for (const AttentionShape& shape : LawShapes()) {
+    const AttentionCase c(shape);
+    CpuRun run(c, 1);
+    for (const int dim : {0, c.k_width() - 1}) {
+      AttentionInputs inputs(c, kTokens);
+      inputs.k[kBroken * c.k_width() + dim] = NAN;
+      const std::vector<float> out = RunChunked(run, c, inputs, kTokens, kTokens);
+      // The queries of the first or last KV head see it, from codes.
+      const int64_t value = dim == 0 ? 0 : c.q_width() - 1;
+      EXPECT_TRUE(std::isnan(out[(kTokens - 1) * c.q_width() + value]));
     }
   }
 }
