@@ -61,8 +61,9 @@ struct Choice {
 // What the recipes of one plane cost, and which of them are worth it.
 class PlaneChoices {
  public:
-  PlaneChoices(const std::vector<DimEnergies>& heads, const BitWidths& widths, CodeErrors* errors)
-      : heads_(heads), widths_(widths) {
+  PlaneChoices(const std::vector<DimEnergies>& heads, const BitWidths& widths, double code_share,
+               CodeErrors* errors)
+      : heads_(heads), widths_(widths), code_share_(code_share) {
     const int dims = static_cast<int>(heads[0].weight.size());
     for (int begin = 0; begin < dims; begin += widths.block_dims) begins_.push_back(begin);
     begins_.push_back(dims);
@@ -126,8 +127,8 @@ class PlaneChoices {
       for (int b = 0; b < num_blocks(); ++b) {
         for (int e = b + 1; e <= num_blocks(); ++e) {
           const int dims = begins_[e] - begins_[b];
-          cost_[Index(w, b, e)] += errors->Of(widths_.widths[w], dims) * (weight[e] - weight[b]) *
-                                   (variance[e] - variance[b]) / dims / 2;
+          cost_[Index(w, b, e)] += code_share_ * errors->Of(widths_.widths[w], dims) *
+                                   (weight[e] - weight[b]) * (variance[e] - variance[b]) / dims / 2;
         }
       }
     }
@@ -162,6 +163,7 @@ class PlaneChoices {
 
   const std::vector<DimEnergies>& heads_;
   const BitWidths& widths_;
+  const double code_share_;
   std::vector<int> begins_;     // of the blocks of dims, and the end of the last
   std::vector<double> cost_;    // [width][begin][end], in blocks of dims
   std::vector<int64_t> bytes_;  // likewise
@@ -269,7 +271,8 @@ PlaneBounds BoundsOf(const BitWidths& widths, int latent_heads, int dims) {
 }
 
 std::vector<PlaneAllocation> AllocateBits(const std::vector<std::vector<DimEnergies>>& planes,
-                                          const BitWidths& widths, int64_t block_bytes) {
+                                          const BitWidths& widths, double code_share,
+                                          int64_t block_bytes) {
   std::vector<PlaneChoices> choices;
   choices.reserve(planes.size());
   CodeErrors errors;
@@ -277,7 +280,7 @@ std::vector<PlaneAllocation> AllocateBits(const std::vector<std::vector<DimEnerg
   int64_t spare = block_bytes, reach = 64 * kBlockTokens;
   for (size_t p = 0; p < planes.size(); ++p) {
     const std::vector<Choice>& frontier =
-        choices.emplace_back(planes[p], widths, &errors).frontier();
+        choices.emplace_back(planes[p], widths, code_share, &errors).frontier();
     spare -= frontier.front().bytes;
     AppendHullSteps(p, frontier, &steps);
   }

@@ -49,9 +49,13 @@ double CodeError(Codec codec, int dims);
 // D v; the errors are uncorrelated, so turned back, dim i again has the error D v, whatever its own
 // variance. So the segment costs sum_i weight_i D v / 2 = D (sum weight) (sum variance) / 2n.
 //
+// `code_share`, in (0, 1], is the share of that which errors of codes cost where not every reader
+// reads codes; what is cut, all readers miss.
+//
 // planes[p] holds the dims of each latent head of plane p; the heads of a plane share a recipe.
 // `block_bytes` is at least the sum of the planes' smallest.
 std::vector<PlaneAllocation> AllocateBits(const std::vector<std::vector<DimEnergies>>& planes,
-                                          const BitWidths& widths, int64_t block_bytes);
+                                          const BitWidths& widths, double code_share,
+                                          int64_t block_bytes);
 
 }  // namespace latentd

@@ -84,10 +84,12 @@ std::string SegmentsText(const Plane& plane) {
   });
 }
 
-std::string PlaneCells(const Plane& plane) {
-  return absl::StrFormat(" %d of %d: %s | %.1f | %.4f | %.6f |", plane.layout.dims(),
-                         plane.full_dims, SegmentsText(plane), plane.bytes_per_token(),
-                         plane.energy_kept, plane.predicted_kl);
+std::string PlaneCells(const Plane& plane, bool is_predicted) {
+  std::string cells =
+      absl::StrFormat(" %d of %d: %s | %.1f | %.4f |", plane.layout.dims(), plane.full_dims,
+                      SegmentsText(plane), plane.bytes_per_token(), plane.energy_kept);
+  if (is_predicted) absl::StrAppendFormat(&cells, " %.6f |", plane.predicted_kl);
+  return cells;
 }
 
 std::string TotalsText(const CompressionReport& report) {
@@ -114,27 +116,30 @@ std::string TotalsText(const CompressionReport& report) {
       measured.tokens, measured.kl_mean, measured.kl_standard_error, measured.kl_p99,
       100 * measured.top1, measured.perplexity, measured.reference_perplexity);
   if (report.predicted_kl.has_value()) {
-    absl::StrAppendFormat(&text,
-                          "\nPredicted from the Fisher matrices: %.5f, to second order and with "
-                          "every token read from its codes.\n",
+    absl::StrAppendFormat(&text, "\nPredicted from the Fisher matrices, to second order: %.5f.\n",
                           *report.predicted_kl);
   }
   return text;
 }
 
 std::string MarkdownText(const std::string& figure, const CompressionReport& report) {
+  const bool is_predicted = report.predicted_kl.has_value();
   std::string text = TotalsText(report);
-  absl::StrAppend(&text, "\n![Energy, bits, bytes and predicted loss per layer](", figure, ")\n\n",
-                  "Energy is the share that the dims hold of ",
-                  report.predicted_kl.has_value() ? "the loss-weighted energy E|F^(1/2) y|^2"
-                                                  : "the energy E|y|^2",
-                  " of the keys or values y over the calibration tokens, before codes.\n\n"
-                  "| layer | K dims: dims and code of each segment | K bytes | K energy | K "
-                  "predicted KL | V dims | V bytes | V energy | V predicted KL |\n"
-                  "|---|---|---|---|---|---|---|---|---|\n");
+  absl::StrAppend(
+      &text, "\n![Energy, bits, bytes and predicted loss per layer](", figure, ")\n\n",
+      "Energy is the share that the dims hold of ",
+      is_predicted ? "the loss-weighted energy E|F^(1/2) y|^2" : "the energy E|y|^2",
+      " of the keys or values y over the calibration tokens, before codes.\n\n| layer |");
+  for (const char* plane : {"K", "V"}) {
+    absl::StrAppend(&text, " ", plane, " dims and their codes | ", plane, " bytes | ", plane,
+                    " energy |");
+    if (is_predicted) absl::StrAppend(&text, " ", plane, " predicted KL |");
+  }
+  absl::StrAppend(&text, is_predicted ? "\n|---|---|---|---|---|---|---|---|---|\n"
+                                      : "\n|---|---|---|---|---|---|---|\n");
   for (size_t l = 0; l < report.layers.size(); ++l) {
-    absl::StrAppend(&text, "| ", l, " |", PlaneCells(report.layers[l].k),
-                    PlaneCells(report.layers[l].v), "\n");
+    absl::StrAppend(&text, "| ", l, " |", PlaneCells(report.layers[l].k, is_predicted),
+                    PlaneCells(report.layers[l].v, is_predicted), "\n");
   }
   return text;
 }
@@ -173,7 +178,7 @@ Chart BitsChart(const CompressionReport& report, Plane Layer::*plane, const char
   }
   for (const auto& [bits, values] : dims) {
     chart.series.push_back({.name = absl::StrCat(bits, " bits"),
-                            .colour = ScaleColour(1 - std::log2(bits) / 4),
+                            .colour = ScaleColour(1.5 - std::log2(bits) / 2),
                             .values = values});
   }
   chart.series.push_back({.name = "cut", .colour = kCutColour, .values = cut});

@@ -13,7 +13,7 @@ namespace {
 
 // A chart takes kWidth x kHeight; its plot area lies inside these margins.
 constexpr double kWidth = 480, kHeight = 300;
-constexpr double kLeft = 64, kRight = 14, kTop = 46, kBottom = 44;
+constexpr double kLeft = 80, kRight = 14, kTop = 46, kBottom = 44;
 constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
 constexpr int kColumns = 2;
 constexpr double kDecades = 6;
@@ -149,7 +149,7 @@ void SvgFigure::AddLogLines(const Chart& chart) {
   Canvas canvas(chart, length);
   std::vector<Canvas::Tick> ticks;
   for (double decade = 0; decade <= kDecades; ++decade) {
-    ticks.push_back({1 - decade / kDecades, absl::StrFormat("1e%.0f", top - decade)});
+    ticks.push_back({1 - decade / kDecades, absl::StrFormat("%.0e", std::pow(10, top - decade))});
   }
   canvas.Axes(ticks);
   for (const ChartSeries& series : chart.series) {

@@ -93,7 +93,7 @@ TEST(CodeError, IsTheGridsKnownError) {
 TEST(AllocateBits, PredictsWhatTheCodecDoesToGaussianLatents) {
   const std::vector<std::vector<DimEnergies>> planes = {{Falling(192, 4)}};
   for (const double bytes : {40, 56, 72, 100, 140, 190}) {
-    const auto allocation = AllocateBits(planes, {.widths = {8, 4, 3, 2}, .block_dims = 16},
+    const auto allocation = AllocateBits(planes, {.widths = {8, 4, 3, 2}, .block_dims = 16}, 1,
                                          static_cast<int64_t>(bytes * kBlockTokens));
     const double measured = MeasuredCost(planes[0][0], allocation[0].segments, 400);
     EXPECT_NEAR(allocation[0].predicted_kl / measured, 1, 0.1) << bytes;
@@ -108,7 +108,7 @@ TEST(AllocateBits, MeetsTheBudgetFromBelow) {
       for (const BitWidths& widths : {BitWidths{.widths = {8, 4, 2}, .block_dims = 32},
                                       BitWidths{.widths = {8, 4, 3, 2}, .block_dims = 16}}) {
         int64_t bytes = 0;
-        for (const PlaneAllocation& plane : AllocateBits(planes, widths, budget)) {
+        for (const PlaneAllocation& plane : AllocateBits(planes, widths, 1, budget)) {
           bytes += Bytes(plane, heads);
           for (size_t s = 1; s < plane.segments.size(); ++s) {
             EXPECT_LT(plane.segments[s].codec, Codec::kMinMax4);
@@ -130,7 +130,7 @@ TEST(AllocateBits, NoChoiceCostsLess) {
   const PlaneBounds bounds = BoundsOf(widths, 1, 80);
   for (int p = 0; p < 2; ++p) {
     for (int64_t bytes = bounds.smallest; bytes <= bounds.largest; bytes += 128) {
-      const auto alone = AllocateBits({planes[p]}, widths, bytes);
+      const auto alone = AllocateBits({planes[p]}, widths, 1, bytes);
       choices[p].push_back({Bytes(alone[0], 1), alone[0].predicted_kl});
     }
   }
@@ -141,7 +141,7 @@ TEST(AllocateBits, NoChoiceCostsLess) {
         if (a.first + b.first <= budget) least = std::min(least, a.second + b.second);
       }
     }
-    EXPECT_NEAR(TotalCost(AllocateBits(planes, widths, budget)), least, 1e-12) << budget;
+    EXPECT_NEAR(TotalCost(AllocateBits(planes, widths, 1, budget)), least, 1e-12) << budget;
   }
 }
 
@@ -149,20 +149,35 @@ TEST(AllocateBits, MoreBytesCostLessAndMoreWidthsDoToo) {
   const auto planes = Planes(8, 128);
   double before = std::numeric_limits<double>::infinity();
   for (int64_t budget = 8 * 40 * kBlockTokens; budget < 8 * 120 * kBlockTokens; budget += 20000) {
-    const double cost = TotalCost(AllocateBits(planes, {{8, 4, 2}, 32}, budget));
+    const double cost = TotalCost(AllocateBits(planes, {{8, 4, 2}, 32}, 1, budget));
     EXPECT_LE(cost, before);
-    EXPECT_LE(TotalCost(AllocateBits(planes, {{8, 4, 3, 2}, 16}, budget)), cost);
+    EXPECT_LE(TotalCost(AllocateBits(planes, {{8, 4, 3, 2}, 16}, 1, budget)), cost);
     before = cost;
   }
+}
+
+TEST(AllocateBits, CodesThatFewReadGiveTheirBitsToMoreDims) {
+  const auto planes = Planes(1, 192);
+  const BitWidths widths{.widths = {8, 4, 3, 2}, .block_dims = 16};
+  const int64_t budget = 48 * kBlockTokens;
+  const auto dims = [](const PlaneAllocation& plane) {
+    return CachePlane{.latent_heads = 1, .segments = plane.segments}.dims();
+  };
+  const auto all = AllocateBits(planes, widths, 1, budget);
+  const auto few = AllocateBits(planes, widths, 0.1, budget);
+  EXPECT_GT(dims(few[0]), dims(all[0]));
+  // The recipe that all readers liked is one of those that few could have had.
+  EXPECT_LT(few[0].predicted_kl, all[0].predicted_kl);
+  EXPECT_GT(MeasuredCost(planes[0][0], few[0].segments, 400), all[0].predicted_kl * 0.9);
 }
 
 TEST(AllocateBits, ServesTheBoundsThemselves) {
   const BitWidths widths{.widths = {8, 2}, .block_dims = 32};
   const auto planes = Planes(3, 80);  // the last block has 16 dims
   const PlaneBounds bounds = BoundsOf(widths, 1, 80);
-  const auto least = AllocateBits(planes, widths, 3 * bounds.smallest);
+  const auto least = AllocateBits(planes, widths, 1, 3 * bounds.smallest);
   EXPECT_EQ(least[0].segments, (std::vector<Segment>{{32, Codec::kInt2}}));
-  const auto most = AllocateBits(planes, widths, 3 * bounds.largest);
+  const auto most = AllocateBits(planes, widths, 1, 3 * bounds.largest);
   EXPECT_EQ(most[2].segments, (std::vector<Segment>{{80, Codec::kInt8}}));
 }
 

@@ -160,7 +160,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"Llama", "llama", [](ChangedCheckpoint&) {}}, Case{"LlamaYarn", "llama", ScaleRope},
         Case{"Qwen2", "qwen2", [](ChangedCheckpoint&) {}},
-        Case{"Gpt2", "gpt2", [](ChangedCheckpoint&) {}}, Case{"QkNorm", "qwen2", AddQkNorm},
+        Case{"Gpt2", "gpt2", [](ChangedCheckpoint&) {}},
+        Case{"Qwen3", "qwen3", [](ChangedCheckpoint&) {}},
+        Case{"Bloom", "bloom", [](ChangedCheckpoint&) {}}, Case{"QkNorm", "qwen2", AddQkNorm},
         Case{"SlidingWindow", "llama", [](ChangedCheckpoint& m) { m.config().sliding_window = 6; }},
         Case{"Alibi", "gpt2",
              [](ChangedCheckpoint& m) { m.config().position = PositionKind::kAlibi; }}),

@@ -188,7 +188,8 @@ TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
     for (const double ratio : {3.0, 5.3, 8.0}) {
       const auto factors = Compressed({.ratio = ratio,
                                        .widths = {.widths = {8, 4, 3, 2}, .block_dims = 16},
-                                       .heads_per_group = group});
+                                       .heads_per_group = group,
+                                       .own_page = false});
       double predicted = 0, measured = 0;
       for (int l = 0; l < kLayers; ++l) {
         predicted += factors[l].k.predicted_kl + factors[l].v.predicted_kl;

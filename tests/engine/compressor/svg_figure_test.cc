@@ -34,7 +34,7 @@ TEST(SvgFigure, LinesEndWhereALogarithmDoes) {
   const std::string text = figure.Text();
   const size_t begin = text.find("points='") + 8;
   EXPECT_EQ(Count(text.substr(begin, text.find('\'', begin) - begin), ","), 2);
-  EXPECT_THAT(text, HasSubstr(">1e-3<"));
+  EXPECT_THAT(text, HasSubstr(">1e-03<"));
 }
 
 TEST(SvgFigure, ChartsStandInTwoColumns) {
