@@ -249,7 +249,7 @@ GenerateStream::Ending GenerateStream::EndingOf(const FinishInfo& info) {
     case FinishReason::kCancelled:
       break;
   }
-  if (info.reason == FinishReason::kDeadline || front_end_->clock->Now() >= deadline_) {
+  if (info.reason == FinishReason::kDeadline || DeadlinePassed()) {
     return {ToGrpc(absl::DeadlineExceededError("the request's deadline passed")),
             v1::Finish::DEADLINE};
   }
@@ -336,6 +336,12 @@ void GenerateStream::OnWriteDone(bool ok) {
   Pump();
 }
 
+bool GenerateStream::DeadlinePassed() const {
+  // The client's timer began before ours.
+  constexpr absl::Duration kClientsLead = absl::Milliseconds(20);
+  return front_end_->clock->Now() + kClientsLead >= deadline_;
+}
+
 void GenerateStream::OnCancel() {
   {
     MutexLock lock(&mu_);
@@ -343,7 +349,7 @@ void GenerateStream::OnCancel() {
     outbox_.Clear();
     outbox_bytes_ = 0;
   }
-  if (front_end_->clock->Now() < deadline_) EndWork();  // else the loop counts it as expired
+  if (!DeadlinePassed()) EndWork();  // else the loop counts it as expired
 }
 
 void GenerateStream::EndWork(FinishReason reason) {
@@ -382,7 +388,7 @@ void GenerateStream::OnDone() {
     reason = ending_->reason;
     // The client never saw how it ended.
     if (cancelled_) {
-      const bool late = front_end_->clock->Now() >= deadline_;
+      const bool late = DeadlinePassed();
       code = late ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
       reason = late ? v1::Finish::DEADLINE : v1::Finish::CANCELLED;
     }

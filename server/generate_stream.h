@@ -45,6 +45,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
+  bool DeadlinePassed() const;  // as the client sees it
   struct Ending {
     grpc::Status status;
     v1::Finish::Reason reason = v1::Finish::ERROR;

@@ -7,7 +7,9 @@
 #include "absl/time/clock.h"
 #include "engine/text/utf8.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "latentd/v1/generation.grpc.pb.h"
 #include "tests/testing/server_fixture.h"
 
 namespace latentd {
@@ -206,24 +208,26 @@ TEST(GenerateStreamTest, AFullServerRefusesAtOnceAndServesWhatItTook) {
 TEST(GenerateStreamTest, ASlowReaderIsBoundedAndOthersGoOn) {
   ServerFixture fixture(
       {.engine = {.max_context = 300000, .num_blocks = 5000}, .max_outbox_bytes = 2000});
-  // HTTP/2 takes some 64 KiB before the outbox fills.
-  const v1::GenerateRequest long_request = TextRequest("slow", 100000);
-  absl::Status other;
-  bool first = true;
-  const absl::Status slow =
-      fixture.client().Generate(long_request, absl::InfiniteFuture(), [&](const auto&) {
-        if (!first) return true;
-        first = false;
-        const absl::Time begin = absl::Now();
-        while (fixture.Metric("latentd_stream_dropped_total") == 0 &&
-               absl::Now() < begin + absl::Seconds(20)) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-        other = fixture.Generate(TextRequest("other", 20)).status;
-        return true;
-      });
-  EXPECT_TRUE(absl::IsResourceExhausted(slow)) << slow;
-  EXPECT_THAT(std::string(slow.message()), HasSubstr("more than 2000 bytes"));
+  // A client that takes 64 KiB before the outbox fills, and does not ask for more as gRPC learns
+  // how fast the connection is.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto stub = v1::Generation::NewStub(grpc::CreateCustomChannel(
+      fixture.server().address(), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  const auto stream = stub->Generate(&context, TextRequest("slow", 100000));
+  v1::GenerateResponse message;
+  const absl::Time begin = absl::Now();
+  while (fixture.Metric("latentd_stream_dropped_total") == 0 &&
+         absl::Now() < begin + absl::Seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const absl::Status other = fixture.Generate(TextRequest("other", 20)).status;
+  while (stream->Read(&message)) {
+  }
+  const grpc::Status slow = stream->Finish();
+  EXPECT_EQ(slow.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << slow.error_message();
+  EXPECT_THAT(slow.error_message(), HasSubstr("more than 2000 bytes"));
   EXPECT_TRUE(other.ok()) << other;
   EXPECT_EQ(fixture.Metric("latentd_stream_dropped_total", "reason", "slow_reader"), 1);
   EXPECT_LT(fixture.loop().stats().generated_tokens, 90000);
