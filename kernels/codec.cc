@@ -19,6 +19,21 @@ std::optional<Codec> ParseCodec(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<Codec> GridCodec(int bits) {
+  switch (bits) {
+    case 8:
+      return Codec::kInt8;
+    case 4:
+      return Codec::kInt4;
+    case 3:
+      return Codec::kInt3;
+    case 2:
+      return Codec::kInt2;
+    default:
+      return std::nullopt;
+  }
+}
+
 float DecodeScale(Codec codec, CodeScale scale) { return HalfToFloat(scale.scale); }
 
 float DecodeOffset(Codec codec, CodeScale scale) {

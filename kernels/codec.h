@@ -28,6 +28,8 @@ struct CodecInfo {
 
 const CodecInfo& Info(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
+// The symmetric grid of that many bits: 8, 4, 3 or 2.
+std::optional<Codec> GridCodec(int bits);
 
 // Scale and zero of one encoded row, as fp16 bits; zero is 0 where the codec has none.
 struct CodeScale {

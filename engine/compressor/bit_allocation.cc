@@ -16,23 +16,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-Codec CodecOf(int bits) {
-  switch (bits) {
-    case 8:
-      return Codec::kInt8;
-    case 4:
-      return Codec::kInt4;
-    case 3:
-      return Codec::kInt3;
-    default:
-      LATENTD_CHECK(bits == 2);
-      return Codec::kInt2;
-  }
-}
-
 int64_t PlaneBytes(int latent_heads, int dims, int bits) {
   return CachePlane{.latent_heads = latent_heads,
-                    .segments = {{.dims = dims, .codec = CodecOf(bits)}}}
+                    .segments = {{.dims = dims, .codec = *GridCodec(bits)}}}
       .plane_bytes();
 }
 
@@ -41,7 +27,7 @@ class CodeErrors {
  public:
   double Of(int bits, int dims) {
     const auto [it, is_new] = known_.try_emplace({bits, dims}, 0.0);
-    if (is_new) it->second = CodeError(CodecOf(bits), dims);
+    if (is_new) it->second = CodeError(*GridCodec(bits), dims);
     return it->second;
   }
 
@@ -83,7 +69,7 @@ class PlaneChoices {
       const int end = choice.recipe[w];
       if (end > begin) {
         out.segments.push_back(
-            {.dims = begins_[end] - begins_[begin], .codec = CodecOf(widths_.widths[w])});
+            {.dims = begins_[end] - begins_[begin], .codec = *GridCodec(widths_.widths[w])});
       }
       begin = end;
     }

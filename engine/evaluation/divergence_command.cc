@@ -51,11 +51,7 @@ void Print(const Options& options, const EngineInfo& info, size_t windows,
 
 absl::Status Divergence(const Options& options) {
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, 1));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                   Tokenizer::Create(opened.checkpoint->tokenizer()));
-  ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, *tokenizer));
-  RETURN_IF_ERROR(CheckOverlap(text.windows, opened.latents.get(), options.text.text,
-                               options.text.allow_overlap));
+  ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, opened));
   ASSIGN_OR_RETURN(const OpenedModel reference, OpenReference(options.reference, options.model, 1));
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads =

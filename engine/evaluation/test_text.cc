@@ -7,6 +7,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "engine/text/shingles.h"
+#include "engine/text/tokenizer.h"
 
 namespace latentd {
 
@@ -26,7 +27,7 @@ void AddTestTextFlags(CommandLine* flags, TestTextOptions* options) {
              "measure even on a text that the latents were calibrated on");
 }
 
-absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const Tokenizer& tokenizer) {
+absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const OpenedModel& model) {
   if (options.text.empty())
     return absl::InvalidArgumentError("--text is missing: the file to measure on");
   if (options.count != "all" && options.count != "second-half") {
@@ -35,16 +36,20 @@ absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const Tokenizer& 
   }
   options.windows.second_half = options.count == "second-half";
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(options.text));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Create(model.checkpoint->tokenizer()));
   TestText text;
-  ASSIGN_OR_RETURN(text.ids, tokenizer.Encode({reinterpret_cast<const char*>(file->bytes().data()),
-                                               file->bytes().size()},
-                                              false, false));
+  ASSIGN_OR_RETURN(text.ids, tokenizer->Encode({reinterpret_cast<const char*>(file->bytes().data()),
+                                                file->bytes().size()},
+                                               false, false));
   ASSIGN_OR_RETURN(text.windows, SplitIntoWindows(text.ids, options.windows));
+  RETURN_IF_ERROR(CheckOverlap(text.windows, model.latents.get(),
+                               absl::StrCat("--text ", options.text), options.allow_overlap));
   return text;
 }
 
 absl::Status CheckOverlap(absl::Span<const TextWindow> windows, const Latents* latents,
-                          const std::string& text, bool allow_overlap) {
+                          const std::string& what, bool allow_overlap) {
   if (allow_overlap || latents == nullptr || latents->shingles.empty()) return absl::OkStatus();
   std::vector<std::vector<int32_t>> tokens;
   tokens.reserve(windows.size());
@@ -53,11 +58,10 @@ absl::Status CheckOverlap(absl::Span<const TextWindow> windows, const Latents* l
   }
   const ShingleOverlap overlap = CountShared(tokens, latents->shingles);
   if (!overlap.same_text()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("--text ", text, " shares ", overlap.shared, " of its ", overlap.total,
-                   " runs of ", kShingleTokens,
-                   " tokens with the text that the latents were calibrated on: it would measure "
-                   "too well (--allow-overlap measures all the same)"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " shares ", overlap.shared, " of its ", overlap.total, " runs of ", kShingleTokens,
+      " tokens with the text that the latents were calibrated on: it would measure "
+      "too well (--allow-overlap measures all the same)"));
 }
 
 }  // namespace latentd

@@ -8,7 +8,7 @@
 #include "base/command_line.h"
 #include "engine/checkpoint/latents_file.h"
 #include "engine/evaluation/windows.h"
-#include "engine/text/tokenizer.h"
+#include "engine/open_model.h"
 
 namespace latentd {
 
@@ -27,12 +27,13 @@ struct TestText {
   std::vector<TextWindow> windows;  // of `ids`
 };
 
-// Reads the text without special tokens and cuts it. INVALID_ARGUMENT names the flag.
-absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const Tokenizer& tokenizer);
+// Reads the text with the model's tokenizer, without special tokens, and cuts it. INVALID_ARGUMENT
+// names the flag; otherwise as CheckOverlap.
+absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const OpenedModel& model);
 
-// FAILED_PRECONDITION with the number of shared shingles when the windows' text is what the latents
-// (null: none) were calibrated on, unless that is allowed.
+// FAILED_PRECONDITION naming `what` and the number of shared shingles when the windows' text is
+// what the latents (null: none) were calibrated on, unless that is allowed.
 absl::Status CheckOverlap(absl::Span<const TextWindow> windows, const Latents* latents,
-                          const std::string& text, bool allow_overlap);
+                          const std::string& what, bool allow_overlap);
 
 }  // namespace latentd

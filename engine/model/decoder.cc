@@ -35,8 +35,7 @@ void Decoder::Norm(const NormWeights& norm, int64_t rows, const float* in, float
              .out = out});
 }
 
-void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool,
-                      const AttentionInputObserver& observer) {
+void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool) {
   const int64_t rows = batch.num_tokens();
   Reserve(hidden_, rows * config_.hidden_dim);
   Reserve(normed_, rows * config_.hidden_dim);
@@ -55,7 +54,7 @@ void Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* po
   const int64_t lines = (first_step_page.back() * page_bytes + 63) / 64;
   if (static_cast<int64_t>(step_pages_.size()) < lines) step_pages_.resize(lines);
   for (int l = 0; l < config_.num_layers; ++l) {
-    Attend(l, batch, ViewOf(l, batch, layout, pool, first_step_page), observer);
+    Attend(l, batch, ViewOf(l, batch, layout, pool, first_step_page));
     Mlp(l, rows);
   }
 }
@@ -118,12 +117,10 @@ void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
 }
 
 // hidden += o(attention(q, cache)), after this step's keys and values were appended to the cache.
-void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache,
-                     const AttentionInputObserver& observer) {
+void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache) {
   const LayerWeights& w = weights_.layers[layer];
   const int64_t rows = batch.num_tokens();
   Norm(w.attention_norm, rows, hidden_.data(), normed_.data());
-  if (observer) observer(layer, normed_.data(), rows);
 
   const int64_t k_dims = w.k.weight->rows(), v_dims = w.v.weight->rows();
   float* q = Reserve(q_, rows * config_.q_dim());

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -11,10 +10,6 @@
 #include "kernels/ops.h"
 
 namespace latentd {
-
-// Sees the normed input of a layer's q, k and v projections, [rows, hidden], on its way through a
-// forward pass.
-using AttentionInputObserver = std::function<void(int layer, const float* input, int64_t rows)>;
 
 // The transformer: one pass through all layers for a batch's rows. Families differ by the data in
 // ModelConfig alone. Borrows everything; owns the activations, which grow to the largest batch
@@ -26,8 +21,7 @@ class Decoder {
 
   // Computes the final hidden states of the batch's rows and writes their cache rows. `pool` is
   // laid out as `layout` says.
-  void Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool,
-               const AttentionInputObserver& observer = {});
+  void Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool);
 
   // Logits [rows.size(), vocab] of rows of the latest Forward; valid until the next call.
   const float* Logits(absl::Span<const int32_t> rows);
@@ -35,8 +29,7 @@ class Decoder {
  private:
   CacheView ViewOf(int layer, const Batch& batch, const CacheLayout& layout, uint8_t* pool,
                    absl::Span<const int32_t> first_step_page);
-  void Attend(int layer, const Batch& batch, const CacheView& cache,
-              const AttentionInputObserver& observer);
+  void Attend(int layer, const Batch& batch, const CacheView& cache);
   void ProjectSinks(int layer, absl::Span<const int32_t> positions);
   void PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> positions, int heads,
                   float* x);

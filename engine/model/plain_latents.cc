@@ -17,21 +17,6 @@ namespace {
 
 constexpr int kSinks = 4;
 
-std::optional<Codec> CodecOf(int bits) {
-  switch (bits) {
-    case 8:
-      return Codec::kInt8;
-    case 4:
-      return Codec::kInt4;
-    case 3:
-      return Codec::kInt3;
-    case 2:
-      return Codec::kInt2;
-    default:
-      return std::nullopt;
-  }
-}
-
 // The factors of all layers: one down per projection, one up for all of them.
 struct PlainFactors {
   std::vector<std::vector<uint16_t>> downs;  // [kv_heads * dims, hidden] fp16
@@ -75,7 +60,7 @@ std::vector<float> Unrotate(const std::vector<double>& h, int dims, int head_dim
 
 absl::StatusOr<std::unique_ptr<Latents>> MakePlainLatents(const Checkpoint& checkpoint, int bits) {
   const ModelConfig& config = checkpoint.config();
-  const std::optional<Codec> codec = CodecOf(bits);
+  const std::optional<Codec> codec = GridCodec(bits);
   if (!codec.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("codes of ", bits, " bits, there are codes of 8, 4, 3 and 2"));

@@ -327,5 +327,14 @@ TEST(Codec, NamesParseBack) {
   EXPECT_EQ(ParseCodec(""), std::nullopt);
 }
 
+TEST(Codec, AGridHasItsBits) {
+  for (const int bits : {8, 4, 3, 2}) {
+    ASSERT_TRUE(GridCodec(bits).has_value()) << bits;
+    EXPECT_EQ(Info(*GridCodec(bits)).bits, bits);
+    EXPECT_EQ(Info(*GridCodec(bits)).scale_bytes, 2);  // a scale, no zero
+  }
+  for (const int bits : {0, 1, 5, 16, -4}) EXPECT_EQ(GridCodec(bits), std::nullopt) << bits;
+}
+
 }  // namespace
 }  // namespace latentd

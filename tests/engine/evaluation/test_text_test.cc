@@ -23,13 +23,13 @@ TEST(TestText, TheCalibrationsOwnTextIsRefused) {
   latents.shingles = ShinglesOf({seen});
   // A later part of the same text, cut elsewhere.
   const TextWindow overlapping{.tokens = absl::MakeConstSpan(seen).subspan(700)};
-  const absl::Status refused = CheckOverlap({overlapping}, &latents, "wiki.txt", false);
+  const absl::Status refused = CheckOverlap({overlapping}, &latents, "--text wiki.txt", false);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.message(), HasSubstr("--text wiki.txt shares "));
   EXPECT_THAT(refused.message(), HasSubstr("--allow-overlap"));
-  EXPECT_TRUE(CheckOverlap({overlapping}, &latents, "wiki.txt", true).ok());
-  EXPECT_TRUE(CheckOverlap({overlapping}, nullptr, "wiki.txt", false).ok());
-  EXPECT_TRUE(CheckOverlap({{.tokens = other}}, &latents, "wiki.txt", false).ok());
+  EXPECT_TRUE(CheckOverlap({overlapping}, &latents, "--text wiki.txt", true).ok());
+  EXPECT_TRUE(CheckOverlap({overlapping}, nullptr, "--text wiki.txt", false).ok());
+  EXPECT_TRUE(CheckOverlap({{.tokens = other}}, &latents, "--text wiki.txt", false).ok());
 }
 
 }  // namespace
