@@ -44,10 +44,12 @@ struct Latents {
 //   {version, fingerprint, method, sinks, own_page, shingles, layers: [{k: plane, v: plane}, ...]}
 //   plane = {latent_heads, segments: [[dims, codec], ...]}
 //
-// It belongs to one base model and leaves that unchanged.
+// Every number of a tensor is between -65504 and 65504, the largest in 16 bits. The file belongs to
+// one base model and leaves that unchanged.
 //
 // Opens and checks the file against the base model: FAILED_PRECONDITION with both fingerprints when
 // it belongs to another; INVALID_ARGUMENT naming the tensor and both numbers when it is damaged.
+// Reads the whole file once.
 absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
                                                      const Checkpoint& base);
 

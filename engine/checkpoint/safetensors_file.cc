@@ -16,8 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMaxHeaderBytes = 32 << 20;  // the largest published ones have a few hundred KB
-
 struct StoredType {
   const char* name;
   int bytes;
@@ -144,11 +142,11 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(absl::Span<const std::byt
   }
   std::memcpy(&header_length, bytes.data(), sizeof(header_length));
   bytes.remove_prefix(sizeof(header_length));
-  if (header_length > bytes.size() || header_length > kMaxHeaderBytes) {
+  if (header_length > bytes.size() || header_length > kMaxSafetensorsHeader) {
     return absl::InvalidArgumentError(
         Message(name, ": this is no safetensors file, or a damaged one: its header would take ",
                 header_length, " bytes, but the file has ", bytes.size(), " left and ",
-                kMaxHeaderBytes, " are allowed"));
+                kMaxSafetensorsHeader, " are allowed"));
   }
   const std::string_view header(reinterpret_cast<const char*>(bytes.data()), header_length);
   ASSIGN_OR_RETURN(const Json document, ParseJson(header, name));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,9 @@
 #include "engine/checkpoint/stored_tensor.h"
 
 namespace latentd {
+
+// Longer headers are neither read nor written; the largest published ones have a few hundred KB.
+inline constexpr uint64_t kMaxSafetensorsHeader = 32 << 20;
 
 // A safetensors file. Everything in its header has been checked: tensors lie inside the file, do
 // not overlap, leave no holes, and have as many bytes as type and shape say.

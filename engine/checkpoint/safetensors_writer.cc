@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/atomic_file.h"
+#include "engine/checkpoint/safetensors_file.h"
 
 namespace latentd {
 namespace {
@@ -53,6 +54,10 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTe
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
+  if (length > kMaxSafetensorsHeader) {
+    return absl::InvalidArgumentError(Message(path, ": the header would take ", length, " bytes, ",
+                                              kMaxSafetensorsHeader, " are allowed"));
+  }
 
   ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path));
   RETURN_IF_ERROR(file->Write(&length, sizeof(length)));

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "engine/checkpoint/safetensors_file.h"
 #include "engine/checkpoint/safetensors_writer.h"
 #include "tests/engine/checkpoint/temporary_folder.h"
@@ -82,6 +84,12 @@ class LatentsTest : public testing::Test {
   template <typename ChangeTensors>
   std::string ErrorAfterTensors(ChangeTensors change) {
     return ErrorAfter([](Json&) {}, change);
+  }
+
+  static std::vector<NamedTensor>::iterator Find(std::vector<NamedTensor>& tensors,
+                                                 std::string_view name) {
+    return std::find_if(tensors.begin(), tensors.end(),
+                        [&](const NamedTensor& tensor) { return tensor.name == name; });
   }
 
   std::unique_ptr<Checkpoint> base_;
@@ -179,23 +187,46 @@ TEST_F(LatentsTest, RefusesTensorsThatDoNotFit) {
               AllOf(HasSubstr("layers.0.k_up"), HasSubstr("BF16")));
 }
 
-// Half of a mean, one of another size, and one that would make every code NaN.
+// Half of a mean, and one of another size.
 TEST_F(LatentsTest, RefusesMeansThatDoNotFit) {
-  const auto find = [](auto& tensors, const std::string& name) {
-    return std::find_if(tensors.begin(), tensors.end(),
-                        [&](const NamedTensor& tensor) { return tensor.name == name; });
-  };
   for (const std::string name : {"layers.1.k_mean", "layers.1.k_offset"}) {
-    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { tensors.erase(find(tensors, name)); }),
+    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { tensors.erase(Find(tensors, name)); }),
                 HasSubstr(name + " is missing"));
-    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { find(tensors, name)->view.cols = 16; }),
+    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) { Find(tensors, name)->view.cols = 16; }),
                 AllOf(HasSubstr(name), HasSubstr("[1, 16]"), HasSubstr("[1, 32]")));
-    EXPECT_THAT(ErrorAfterTensors([&](auto& tensors) {
-                  factors_.emplace_back(32, std::nanf(""));
-                  find(tensors, name)->view.data =
-                      reinterpret_cast<const std::byte*>(factors_.back().data());
-                }),
-                AllOf(HasSubstr(name), HasSubstr("nan")));
+  }
+}
+
+// Of every tensor the last value, which is the first to be missed.
+TEST_F(LatentsTest, RefusesValuesThatPagesCannotHold) {
+  const auto file = SafetensorsFile::Open(path_);
+  for (const auto& [name, stored] : file->tensors) {
+    const int64_t rows = stored.shape[0], cols = stored.shape[1];
+    for (const auto& [value, dtype, text] : {std::tuple(std::nanf(""), DType::kF32, "nan"),
+                                             {-INFINITY, DType::kF32, "-inf"},
+                                             {65536.0f, DType::kF32, "65536"},
+                                             {65504.0f, DType::kF32, ""},
+                                             {std::nanf(""), DType::kF16, "nan"},
+                                             {INFINITY, DType::kF16, "inf"},
+                                             {-65504.0f, DType::kF16, ""}}) {
+      std::vector<float> values = GaussianValues(rows * cols, 1);
+      values.back() = value;
+      std::vector<uint16_t> halves(values.size());
+      std::transform(values.begin(), values.end(), halves.begin(), FloatToHalf);
+      const void* data = dtype == DType::kF32 ? static_cast<const void*>(values.data())
+                                              : static_cast<const void*>(halves.data());
+      const std::string error = ErrorAfterTensors([&](auto& tensors) {
+        TensorView& view = Find(tensors, name)->view;
+        view.dtype = dtype;
+        view.data = static_cast<const std::byte*>(data);
+      });
+      if (*text == 0) {
+        EXPECT_EQ(error, "") << name;
+        continue;
+      }
+      EXPECT_THAT(error, HasSubstr(absl::StrCat(name, ": value ", cols - 1, " of row ", rows - 1,
+                                                " is ", text, ", it must be between -65504")));
+    }
   }
 }
 

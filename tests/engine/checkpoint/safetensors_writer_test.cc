@@ -11,6 +11,7 @@
 namespace latentd {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -56,6 +57,9 @@ TEST(SafetensorsWriterTest, AnErrorLeavesNothingBehind) {
           .ok());
   EXPECT_THAT(std::string(WriteSafetensors(folder.path() + "/none/x", {}, {}).message()),
               HasSubstr("none/x"));
+  const std::string huge(kMaxSafetensorsHeader, 'x');
+  EXPECT_THAT(std::string(WriteSafetensors(path, {}, {{"key", huge}}).message()),
+              AllOf(HasSubstr(path), HasSubstr("33554432 are allowed")));
   // A rename over a folder fails after everything was written.
   std::filesystem::create_directory(path);
   EXPECT_FALSE(WriteSafetensors(path, {{.name = "m", .view = kMatrix}}, {}).ok());
