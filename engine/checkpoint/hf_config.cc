@@ -37,7 +37,8 @@ absl::Status Require(const Json& json, const char* key, T& out) {
 
 // The same, of a key that older files call `old_key`, if that is not null.
 absl::Status Require(const Json& json, const char* key, const char* old_key, int& out) {
-  return Require(json, old_key != nullptr && !HasField(json, key) ? old_key : key, out);
+  const bool is_old = !HasField(json, key) && old_key != nullptr && HasField(json, old_key);
+  return Require(json, is_old ? old_key : key, out);
 }
 
 absl::StatusOr<Scaling> ScalingOf(const Json& parameters, bool is_new_style) {

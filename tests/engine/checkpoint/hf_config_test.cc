@@ -166,7 +166,7 @@ TEST(HfConfigTest, WrongBloomConfigsAreErrorsThatNameTheField) {
   EXPECT_THAT(ErrorOf(With(Bloom(), "apply_residual_connection_post_layernorm", true)),
               HasSubstr("apply_residual_connection_post_layernorm"));
   EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", 5)), AllOf(HasSubstr("5"), HasSubstr("48")));
-  EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", nullptr)), HasSubstr("num_attention_heads"));
+  EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", nullptr)), HasSubstr("n_head"));
   EXPECT_THAT(ErrorOf(With(Bloom(), "n_head", "x")), HasSubstr("n_head"));
 }
 
