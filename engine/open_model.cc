@@ -14,6 +14,14 @@
 #include "engine/model/plain_latents.h"
 
 namespace latentd {
+namespace {
+
+int ThreadsOf(const ModelOptions& options) {
+  if (options.threads > 0) return options.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace
 
 void AddModelFlags(CommandLine* flags, ModelOptions* options) {
   flags->Add("model", &options->model, "PATH", "Hugging Face folder or .gguf file");
@@ -55,8 +63,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--device is \"", options.device, "\", this build has: cpu"));
   }
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return CreateCpuOps(options.threads > 0 ? options.threads : std::max(1, cores));
+  return CreateCpuOps(ThreadsOf(options));
 }
 
 absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences) {
@@ -67,7 +74,8 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_seque
   if (!options.latents.empty()) {
     ASSIGN_OR_RETURN(opened.latents, OpenLatents(options.latents, *opened.checkpoint));
   } else if (absl::SimpleAtoi(options.cache_codec, &bits) && bits != 16) {
-    ASSIGN_OR_RETURN(opened.latents, MakePlainLatents(*opened.checkpoint, bits));
+    ASSIGN_OR_RETURN(opened.latents,
+                     MakePlainLatents(*opened.checkpoint, bits, ThreadsOf(options)));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
   ASSIGN_OR_RETURN(opened.engine,

@@ -1,6 +1,7 @@
 #include "engine/model/plain_latents.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "engine/model/hadamard.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/dtype.h"
 
 namespace latentd {
@@ -23,26 +24,28 @@ struct PlainFactors {
   std::vector<float> up;                     // [kv_heads * head_dim, dims]
 };
 
-// H [dims, dims] times each head's rows of the projection; a head's dims from head_dim on, which
-// pad it to whole tiles, count as zero.
-std::vector<uint16_t> Rotate(const TensorView& weight, const std::vector<double>& h, int dims,
-                             int head_dim) {
-  const int64_t heads = weight.rows / head_dim, hidden = weight.cols;
-  std::vector<uint16_t> down(heads * dims * hidden);
-  std::vector<float> row(hidden), head(dims * hidden);
-  for (int64_t g = 0; g < heads; ++g) {
-    std::fill(head.begin(), head.end(), 0.0f);
-    for (int i = 0; i < head_dim; ++i) {
-      DequantizeRow(weight, g * head_dim + i, absl::MakeSpan(row));
-      for (int d = 0; d < dims; ++d) {
-        const float factor = static_cast<float>(h[d * dims + i]);
-        float* out = head.data() + d * hidden;
-        for (int64_t c = 0; c < hidden; ++c) out[c] += factor * row[c];
-      }
-    }
-    std::transform(head.begin(), head.end(), down.begin() + g * dims * hidden, FloatToHalf);
+// H [dims, dims] times a head's rows of the projection, into down [dims, hidden]; the head's dims
+// from head_dim on, which pad it to whole tiles, count as zero.
+void RotateHead(const TensorView& weight, int64_t head, const std::vector<double>& h, int dims,
+                int head_dim, uint16_t* down) {
+  constexpr int64_t kTile = 64;  // columns of all rows that stay in cache
+  const int64_t hidden = weight.cols;
+  std::vector<float> rows(head_dim * hidden);
+  for (int i = 0; i < head_dim; ++i) {
+    DequantizeRow(weight, head * head_dim + i, absl::MakeSpan(rows).subspan(i * hidden, hidden));
   }
-  return down;
+  for (int64_t begin = 0; begin < hidden; begin += kTile) {
+    const int64_t count = std::min(kTile, hidden - begin);
+    for (int d = 0; d < dims; ++d) {
+      float sums[kTile] = {};
+      for (int i = 0; i < head_dim; ++i) {
+        const auto factor = static_cast<float>(h[d * dims + i]);
+        const float* row = rows.data() + i * hidden + begin;
+        for (int64_t c = 0; c < count; ++c) sums[c] += factor * row[c];
+      }
+      std::transform(sums, sums + count, down + d * hidden + begin, FloatToHalf);
+    }
+  }
 }
 
 // The first head_dim rows of H^T, for each head.
@@ -58,7 +61,8 @@ std::vector<float> Unrotate(const std::vector<double>& h, int dims, int head_dim
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Latents>> MakePlainLatents(const Checkpoint& checkpoint, int bits) {
+absl::StatusOr<std::unique_ptr<Latents>> MakePlainLatents(const Checkpoint& checkpoint, int bits,
+                                                          int threads) {
   const ModelConfig& config = checkpoint.config();
   const std::optional<Codec> codec = GridCodec(bits);
   if (!codec.has_value()) {
@@ -73,16 +77,31 @@ absl::StatusOr<std::unique_ptr<Latents>> MakePlainLatents(const Checkpoint& chec
                       .rows = config.kv_dim(),
                       .cols = dims,
                       .data = reinterpret_cast<const std::byte*>(factors->up.data())};
-  const auto make_down = [&](const std::string& name) -> absl::StatusOr<TensorView> {
-    const std::optional<TensorView> weight = checkpoint.Find(name);
-    if (!weight.has_value()) {
-      return absl::NotFoundError(absl::StrCat("the model has no tensor ", name));
+  // The projections first, then the heads of all of them on all threads.
+  std::vector<TensorView> weights;  // of layer 0's k and v, layer 1's, ...
+  for (int l = 0; l < config.num_layers; ++l) {
+    for (const char* projection : {"k", "v"}) {
+      const std::string name = absl::StrCat("layers.", l, ".", projection, ".weight");
+      const std::optional<TensorView> weight = checkpoint.Find(name);
+      if (!weight.has_value()) {
+        return absl::NotFoundError(absl::StrCat("the model has no tensor ", name));
+      }
+      weights.push_back(*weight);
+      factors->downs.emplace_back(int64_t{config.num_kv_heads} * dims * weight->cols);
     }
-    factors->downs.push_back(Rotate(*weight, h, dims, config.head_dim));
+  }
+  const int64_t heads = config.num_kv_heads;
+  ThreadPool pool(threads);
+  pool.ParallelFor(std::ssize(weights) * heads, 1, [&](int64_t item, int64_t, int) {
+    const TensorView& weight = weights[item / heads];
+    RotateHead(weight, item % heads, h, dims, config.head_dim,
+               factors->downs[item / heads].data() + item % heads * dims * weight.cols);
+  });
+  const auto down = [&](int index) {
     return TensorView{.dtype = DType::kF16,
-                      .rows = int64_t{config.num_kv_heads} * dims,
-                      .cols = weight->cols,
-                      .data = reinterpret_cast<const std::byte*>(factors->downs.back().data())};
+                      .rows = heads * dims,
+                      .cols = weights[index].cols,
+                      .data = reinterpret_cast<const std::byte*>(factors->downs[index].data())};
   };
   const auto plane = [&](TileOrder order) {
     return CachePlane{.latent_heads = config.num_kv_heads,
@@ -97,10 +116,10 @@ absl::StatusOr<std::unique_ptr<Latents>> MakePlainLatents(const Checkpoint& chec
                                 .sinks = kSinks,
                                 .sink_dims = config.kv_dim(),
                                 .key_norms = config.qk_norm ? config.num_kv_heads : 0},
+                      .k_down = down(2 * l),
                       .k_up = up,
+                      .v_down = down(2 * l + 1),
                       .v_up = up};
-    ASSIGN_OR_RETURN(layer.k_down, make_down(absl::StrCat("layers.", l, ".k.weight")));
-    ASSIGN_OR_RETURN(layer.v_down, make_down(absl::StrCat("layers.", l, ".v.weight")));
     latents->layers.push_back(std::move(layer));
   }
   latents->storage = std::move(factors);

@@ -15,13 +15,13 @@ std::vector<float> Row(const TensorView& view, int64_t row) {
   return values;
 }
 
-// up x down of one head is its projection, for heads of whole tiles and others, and Qwen2's bias is
-// in neither.
+// up x down of one head is its projection, for heads of whole tiles and others, on any number of
+// threads, and Qwen2's bias is in neither.
 TEST(PlainLatents, FactorsMultiplyToTheProjections) {
   for (const int head_dim : {16, 20, 48}) {
-    const auto base = *Checkpoint::Open(
-        WriteTinyModel({.family = "qwen2", .head_dim = head_dim, .dtype = DType::kBF16}));
-    const auto latents = MakePlainLatents(*base, 4);
+    const auto base = *Checkpoint::Open(WriteTinyModel(
+        {.family = "qwen2", .hidden = 100, .head_dim = head_dim, .dtype = DType::kBF16}));
+    const auto latents = MakePlainLatents(*base, 4, /*threads=*/head_dim / 16);
     ASSERT_TRUE(latents.ok()) << latents.status();
     const LatentLayer& layer = (*latents)->layers[1];
     const int dims = layer.cache.k.dims();
