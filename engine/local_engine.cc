@@ -64,6 +64,11 @@ class LocalEngine final : public Engine {
                                                 " tokens, the context is ", info_.max_context));
       }
     }
+    const int64_t slots = info_.num_blocks * kBlockTokens;
+    for (const int64_t slot : batch.slots) RETURN_IF_ERROR(CheckPlace("slot", slot, slots));
+    for (const int32_t seat : batch.seats) {
+      RETURN_IF_ERROR(CheckPlace("seat", seat, info_.num_sequences));
+    }
     return absl::OkStatus();
   }
 
@@ -71,6 +76,13 @@ class LocalEngine final : public Engine {
     if (id >= 0 && id < config_.vocab_size) return absl::OkStatus();
     return absl::InternalError(
         absl::StrCat("a batch holds token id ", id, ", the vocabulary has ", config_.vocab_size));
+  }
+
+  // A place in the pool is one of `count`.
+  static absl::Status CheckPlace(const char* name, int64_t place, int64_t count) {
+    if (place >= 0 && place < count) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("a batch holds ", name, " ", place, ", the cache has ", count));
   }
 
   void Sample(const Batch& batch, StepOutput* output) {

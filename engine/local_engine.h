@@ -21,7 +21,8 @@ struct EngineOptions {
 };
 
 // An engine on this process's device: model, cache pool and ops. Owns all three; `checkpoint` and
-// `latents` are borrowed for its lifetime.
+// `latents` are borrowed for its lifetime. INVALID_ARGUMENT names --cache-bytes or --max-context
+// and both numbers, else as LoadWeights.
 absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& checkpoint,
                                                           const Latents* latents,
                                                           std::unique_ptr<Ops> ops,

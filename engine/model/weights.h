@@ -58,7 +58,8 @@ struct WeightOptions {
 };
 
 // Prepares every weight and every layer's attention for `ops`. NOT_FOUND names a missing tensor;
-// UNIMPLEMENTED a type or path that the backend has no kernel for.
+// UNIMPLEMENTED a type or path that the backend has no kernel for; INVALID_ARGUMENT a latent
+// layer's factor or bias that is not finite.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
                                          Ops& ops);
 

@@ -131,5 +131,21 @@ TEST_F(LocalEngineTest, ABatchThatCannotBeComputedEndsTheEngine) {
   EXPECT_THAT((*other)->Step(good).status().message(), HasSubstr("token id -1"));
 }
 
+// What lies outside the pool is never written.
+TEST_F(LocalEngineTest, ABatchOutsideTheCacheEndsTheEngine) {
+  const std::vector<int32_t> token = {1};
+  const auto error = [&](int32_t block, int32_t seat) {
+    const auto engine = Create({.num_blocks = 2, .num_sequences = 3});
+    Batch batch{.max_blocks = 1};
+    AppendRows(&batch, token, 0, 1, {{block}}, seat);
+    return std::string((*engine)->Step(batch).status().message());
+  };
+  EXPECT_EQ(error(1, 2), "");
+  EXPECT_THAT(error(2, 0), HasSubstr("slot 128, the cache has 128"));
+  EXPECT_THAT(error(-1, 0), HasSubstr("slot -64"));
+  EXPECT_THAT(error(0, 3), HasSubstr("seat 3, the cache has 3"));
+  EXPECT_THAT(error(0, -1), HasSubstr("seat -1"));
+}
+
 }  // namespace
 }  // namespace latentd
