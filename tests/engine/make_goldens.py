@@ -15,8 +15,6 @@ by transformers from the same file.
 factors.safetensors makes a compressed model of a folder's: layers.N.{k,v}_{down,up} in 32 bits, down [groups * dims, hidden] and up
 [kv_dim, dims], where a group is some KV heads that follow each other. compressed.json holds the cases of the model whose K and V
 projections are the products up down of each group, with their biases as they were.
-
-rope.json holds the inverse frequencies of each published RoPE scaling.
 """
 
 import copy
@@ -158,19 +156,15 @@ def make(name, config, dtype, files):
         save(folder, config, seeded_weights(empty_model(config), seed), dtype, files)
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
-    search_seed(folder, config, build)
+    write_golden(folder / "golden.json", config["vocab_size"], build)
 
 
 def empty_model(config):
     return transformers.AutoModelForCausalLM.from_config(hf_config(config), attn_implementation="eager")
 
 
-def search_seed(folder, config, build):
-    """Writes the golden of build(seed), with the first seed whose greedy steps are clear and varied."""
-    write_golden(folder / "golden.json", config["vocab_size"], build)
-
-
 def write_golden(path, vocab_size, build):
+    """Writes the golden of build(seed), with the first seed whose greedy steps are clear and varied."""
     for seed in range(1, 1000):
         model = build(seed).eval()
         generator = torch.Generator().manual_seed(seed)
@@ -306,7 +300,7 @@ def make_gguf(name, config):
         model.load_state_dict(weights)
         return model
 
-    search_seed(folder, config, build)
+    write_golden(folder / "golden.json", config["vocab_size"], build)
 
 
 def save_f16_gguf(path, arch, config, weights):
@@ -356,47 +350,7 @@ def make_f16_gguf(name, arch, config):
         return transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=hf_config(config), gguf_file="model.gguf", dtype=torch.float32, attn_implementation="eager")
 
-    search_seed(folder, config, build)
-
-
-def rope_goldens():
-    """Inverse frequencies and the factor on cos and sin, of each scaling as published configs state it. The two scalings
-    that depend on the length are taken at `length`."""
-    factors = [1.0 + 0.25 * i for i in range(8)]
-    cases = [
-        ("default", dict(rope_theta=10000.0), {}, 256),
-        ("linear", dict(rope_theta=10000.0), dict(rope_type="linear", factor=4.0), 256),
-        ("dynamic", dict(rope_theta=10000.0, max_position_embeddings=64), dict(rope_type="dynamic", factor=4.0), 256),
-        ("yarn", dict(rope_theta=10000.0), dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64), 256),
-        ("yarn-mscale", dict(rope_theta=10000.0), dict(
-            rope_type="yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=0.707,
-            mscale_all_dim=1.0), 2560),
-        ("llama3", dict(rope_theta=500000.0), dict(
-            rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-            original_max_position_embeddings=64), 512),
-        ("longrope", dict(rope_theta=10000.0), dict(
-            rope_type="longrope", short_factor=[1.0] * 8, long_factor=factors, original_max_position_embeddings=64), 256),
-        ("longrope-short", dict(rope_theta=10000.0), dict(
-            rope_type="longrope", short_factor=factors, long_factor=[9.0] * 8, original_max_position_embeddings=64), 64),
-    ]
-    out = []
-    for name, overrides, scaling, length in cases:
-        stated = dict(LLAMA, head_dim=16, max_position_embeddings=length)
-        stated.update(overrides)
-        if scaling:
-            stated["rope_scaling"] = scaling
-        config = hf_config(stated)
-        kind = scaling.get("rope_type", "default")
-        if kind == "default":
-            inv_freq = 1.0 / stated["rope_theta"] ** (torch.arange(0, 16, 2, dtype=torch.int64).float() / 16)
-            attention_factor = 1.0
-        else:
-            inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
-        out.append(dict(name=name, rope_theta=stated["rope_theta"], head_dim=16, length=length,
-                        max_position_embeddings=stated["max_position_embeddings"], rope_scaling=scaling or None,
-                        inv_freq=rounded(inv_freq), attention_factor=float(f"{attention_factor:.7g}")))
-    text = ",\n".join(json.dumps(c) for c in out)
-    (ROOT / "rope.json").write_text(f'{{"made_by": "{MADE_BY}", "cases": [\n{text}\n]}}\n')
+    write_golden(folder / "golden.json", config["vocab_size"], build)
 
 
 if __name__ == "__main__":
@@ -409,7 +363,6 @@ if __name__ == "__main__":
     jobs["llama-gguf"] = [lambda: make_gguf("llama-gguf", LLAMA3)]
     jobs["qwen3-gguf"] = [lambda: make_f16_gguf("qwen3-gguf", gguf.MODEL_ARCH.QWEN3, QWEN3)]
     jobs["bloom-gguf"] = [lambda: make_f16_gguf("bloom-gguf", gguf.MODEL_ARCH.BLOOM, BLOOM)]
-    jobs["rope"] = [rope_goldens]
     for model_name in sys.argv[1:] or jobs:
         for job in jobs[model_name]:
             job()

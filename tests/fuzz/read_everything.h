@@ -20,12 +20,13 @@ inline void ReadBytes(const TensorView& view) {
 // not there.
 inline void ReadEverything(const Checkpoint& checkpoint) {
   for (const char* name :
-       {"token_embedding", "position_embedding", "final_norm.weight", "lm_head"}) {
+       {"token_embedding", "position_embedding", "embedding_norm.weight", "embedding_norm.bias",
+        "final_norm.weight", "final_norm.bias", "lm_head"}) {
     if (const auto view = checkpoint.Find(name)) ReadBytes(*view);
   }
   for (int l = 0; l < checkpoint.config().num_layers; ++l) {
-    for (const char* part :
-         {"attention_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down"}) {
+    for (const char* part : {"attention_norm", "q", "k", "v", "q_norm", "k_norm", "o", "mlp_norm",
+                             "gate", "up", "down"}) {
       for (const char* kind : {".weight", ".bias"}) {
         const std::string name = "layers." + std::to_string(l) + "." + part + kind;
         if (const auto view = checkpoint.Find(name)) ReadBytes(*view);
