@@ -55,10 +55,8 @@ absl::StatusOr<CalibrationWindows> WindowsFromFiles(const std::vector<std::strin
   CalibrationWindows windows;
   const int files = static_cast<int>(paths.size());
   if (count < files) {
-    return absl::InvalidArgumentError(absl::StrCat("--windows is ", count,
-                                                   ", but --calibration "
-                                                   "names ",
-                                                   files, " files"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--calibration names ", files, " files, for ", count, " windows"));
   }
   for (int f = 0; f < files; ++f) {
     const int share = count / files + (f < count % files ? 1 : 0);

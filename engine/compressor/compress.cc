@@ -1,5 +1,7 @@
 #include "engine/compressor/compress.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/atomic_file.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -76,10 +79,22 @@ absl::Status Complete(const Checkpoint& checkpoint, CompressOptions* options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--window is ", options->window_tokens, ", the model was made for ", config.max_context));
   }
+  if (options->window_tokens < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--window is ", options->window_tokens, ", a window has at least 2 tokens"));
+  }
   if (options->window_tokens <= SinksOf(*options)) {
     return absl::InvalidArgumentError(absl::StrCat("--window is ", options->window_tokens,
                                                    ", it must be more than --sinks, which is ",
                                                    SinksOf(*options)));
+  }
+  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t needed = WorkBytes(*options, config);
+  if (needed > memory) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the statistics of ", config.num_layers, " layers of ", config.kv_dim(),
+                     " KV dims take ", FormatBytes(static_cast<double>(needed)),
+                     " of memory, this machine has ", FormatBytes(static_cast<double>(memory))));
   }
   return absl::OkStatus();
 }
@@ -133,8 +148,14 @@ absl::StatusOr<CalibrationText> MakeText(const CompressOptions& options,
   if (options.calibration.empty()) {
     ASSIGN_OR_RETURN(all, WriteOwnText(options, count, checkpoint, *tokenizer, progress));
   } else {
-    ASSIGN_OR_RETURN(
-        all, WindowsFromFiles(options.calibration, *tokenizer, count, options.window_tokens));
+    absl::StatusOr<CalibrationWindows> read =
+        WindowsFromFiles(options.calibration, *tokenizer, count, options.window_tokens);
+    if (absl::IsInvalidArgument(read.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(read.status().message(), " (--windows is ",
+                                                     options.windows, ", ", kHeldOutWindows,
+                                                     " more measure the loss)"));
+    }
+    ASSIGN_OR_RETURN(all, std::move(read));
   }
   CalibrationText text;
   for (int i = 0; i < count; ++i) {
@@ -165,15 +186,12 @@ absl::Status Measure(const CompressOptions& options, const Checkpoint& checkpoin
   std::vector<TextWindow> windows;
   for (const std::vector<int32_t>& window : held_out) windows.push_back({.tokens = window});
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  absl::Status ended;
   ASSIGN_OR_RETURN(
       report->measured,
       MeasureDivergence(*full, *engine, windows,
                         options.model.threads > 0 ? options.model.threads : std::max(1, cores),
-                        [&](double share) {
-                          if (ended.ok()) ended = progress("measuring the loss", share);
-                        }));
-  return ended;
+                        Stage(progress, "measuring the loss")));
+  return absl::OkStatus();
 }
 
 CompressionReport::Plane ReportOf(const PlaneFactors& factors) {
@@ -196,12 +214,40 @@ void AddLayers(const std::vector<LayerFactors>& factors, bool is_predicted,
 
 }  // namespace
 
+int64_t WorkBytes(const CompressOptions& options, const ModelConfig& config) {
+  const int64_t kv_dim = config.kv_dim();
+  int64_t plane = kv_dim * kv_dim;
+  switch (GradientsOf(options)) {
+    case StatisticsOptions::Gradients::kNone:
+      break;
+    case StatisticsOptions::Gradients::kSampled:
+      plane += kv_dim * kv_dim;
+      break;
+    case StatisticsOptions::Gradients::kText:
+      plane += kv_dim * config.hidden_dim;
+      break;
+  }
+  // The bases of all planes are there together, for bits are given to all at once.
+  if (const auto* mixed = std::get_if<MixedOptions>(&options.method)) {
+    plane += 2 * kv_dim * mixed->heads_per_group * config.head_dim;
+  }
+  return 2 * config.num_layers * plane * static_cast<int64_t>(sizeof(double));
+}
+
 absl::StatusOr<CompressionReport> Compress(CompressOptions options,
                                            const CompressProgress& progress) {
   const absl::Time start = absl::Now();
   if (options.out.empty())
     return absl::InvalidArgumentError("--out is missing: the latents file to write");
+  if (options.statistics == options.out) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--statistics and --out are both \"", options.out, "\""));
+  }
   RETURN_IF_ERROR(AtomicFile::Create(options.out).status());  // now, not after all the work
+  std::error_code ignored;
+  if (!options.statistics.empty() && !std::filesystem::exists(options.statistics, ignored)) {
+    RETURN_IF_ERROR(AtomicFile::Create(options.statistics).status());
+  }
   RETURN_IF_ERROR(CheckLinearAlgebra());
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.model));
   RETURN_IF_ERROR(CheckReplaces(options.out, *checkpoint));
@@ -239,7 +285,6 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(*checkpoint), latents));
   report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   RETURN_IF_ERROR(WriteReport(options.out, report));
-  std::error_code ignored;
   if (!partial.empty()) std::filesystem::remove(partial, ignored);
   return report;
 }

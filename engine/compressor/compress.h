@@ -35,11 +35,15 @@ struct CompressOptions {
 // the work and comes back from Compress.
 using CompressProgress = std::function<absl::Status(std::string_view what, double share)>;
 
+// What the statistics and the bases take in memory, in bytes, beside the model's weights and a
+// window's activations. `options` name the method's heads per group.
+int64_t WorkBytes(const CompressOptions& options, const ModelConfig& config);
+
 // Calibrates, factorises, measures what that costs on two windows that the statistics have not
 // seen, through the paged cache, and writes the latents file and then its reports. On one machine
 // the same options and number of threads give the same latents, byte for byte, interrupted and
 // taken up again or not. Each file is written whole or not at all. INVALID_ARGUMENT names the flag
-// and both numbers.
+// and both numbers; RESOURCE_EXHAUSTED when the machine has less memory than WorkBytes.
 absl::StatusOr<CompressionReport> Compress(CompressOptions options,
                                            const CompressProgress& progress);
 

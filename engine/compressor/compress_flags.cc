@@ -46,7 +46,8 @@ CompressFlags::CompressFlags(CommandLine* flags) : flags_(flags) {
              "quality (4 times smaller), balanced (5.3) or small (7.7), by the method mixed");
   flags->Add("calibration", &calibration_, "self|FILE",
              "text to calibrate on, files may be repeated; default: self, sampled from the model");
-  flags->Add("windows", &options_.windows, "N", "calibration windows", {.min = 1, .max = 100000});
+  flags->Add("windows", &options_.windows, "N", "calibration windows; two more measure the loss",
+             {.min = 1, .max = 100000});
   flags->Add("window", &options_.window_tokens, "N",
              "tokens of a calibration window; 0: 1024, or the model's context if that is less",
              {.min = 0});

@@ -15,8 +15,8 @@
 namespace latentd {
 namespace {
 
-// Large enough for the library to reach its speed (a quarter of the area costs 10 % of it), small
-// enough to keep some cores busy with one window.
+// Large enough for the library to reach its speed, small enough to keep some cores busy with one
+// window.
 constexpr int64_t kTileRows = 512, kTileCols = 1024;
 
 int64_t Tiles(int64_t extent, int64_t tile) { return (extent + tile - 1) / tile; }

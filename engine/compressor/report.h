@@ -37,7 +37,8 @@ struct CompressionReport {
   double bytes_per_token = 0;       // all scales counted
   double bytes_per_sequence = 0;    // once: exact sinks and the page being filled
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
-  // From the Fisher matrices, of codes and cuts for every token; nullopt: the method predicts none.
+  // From the Fisher matrices, of cuts and codes as the allocation weighs them; nullopt: the method
+  // predicts none.
   std::optional<double> predicted_kl;
   DivergenceResult measured;  // through the paged cache, on windows that the statistics did not see
   double seconds = 0;

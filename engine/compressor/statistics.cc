@@ -24,7 +24,7 @@ namespace {
 using Gradients = StatisticsOptions::Gradients;
 
 constexpr absl::Duration kSaveEvery = absl::Seconds(20);
-constexpr int kLeastSaveShare = 20;  // at most one part in so many of the time goes into saving
+constexpr int kWorkPerSave = 20;  // saving takes at most one part in so many of the time
 
 absl::Status Check(const ModelConfig& config, const CalibrationWindows& windows, int sinks) {
   if (windows.empty()) return absl::InvalidArgumentError("there are no calibration windows");
@@ -120,7 +120,7 @@ class Saver {
  public:
   explicit Saver(const StatisticsFile& file) : file_(file), last_(absl::Now()) {}
 
-  bool due() const { return absl::Now() - last_ >= std::max(kSaveEvery, kLeastSaveShare * took_); }
+  bool due() const { return absl::Now() - last_ >= std::max(kSaveEvery, kWorkPerSave * took_); }
 
   absl::Status Save(const StatisticsSums& sums) {
     const absl::Time start = absl::Now();

@@ -185,25 +185,18 @@ class Group {
   int64_t used_blocks_ = 0;
 };
 
-absl::Status Check(absl::Span<const std::vector<Continuation>> questions, const EngineInfo& info) {
-  for (size_t q = 0; q < questions.size(); ++q) {
-    for (const Continuation& c : questions[q]) {
-      if (Rows(c) > info.max_context) {
-        return absl::InvalidArgumentError(absl::StrCat("question ", q, " has ", c.tokens.size(),
-                                                       " tokens, the context is ",
-                                                       info.max_context));
-      }
-    }
-    if (BlocksOf(questions[q]) > info.num_blocks) {
-      return absl::InvalidArgumentError(absl::StrCat("question ", q, " needs ",
-                                                     BlocksOf(questions[q]),
-                                                     " blocks, the pool has ", info.num_blocks));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
+
+absl::Status CheckFits(const std::vector<Continuation>& question, const EngineInfo& info) {
+  for (const Continuation& c : question) {
+    if (Rows(c) <= info.max_context) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", c.tokens.size(), " tokens, the context is ", info.max_context));
+  }
+  if (BlocksOf(question) <= info.num_blocks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("needs ", BlocksOf(question), " blocks, the pool has ", info.num_blocks));
+}
 
 absl::StatusOr<Continuation> EncodeContinuation(const Tokenizer& tokenizer, std::string context,
                                                 std::string continuation) {
@@ -226,7 +219,12 @@ absl::StatusOr<Continuation> EncodeContinuation(const Tokenizer& tokenizer, std:
 
 absl::StatusOr<std::vector<std::vector<ContinuationScore>>> ScoreContinuations(
     Engine& engine, absl::Span<const std::vector<Continuation>> questions, bool greedy) {
-  RETURN_IF_ERROR(Check(questions, engine.info()));
+  for (size_t q = 0; q < questions.size(); ++q) {
+    const absl::Status fits = CheckFits(questions[q], engine.info());
+    if (!fits.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("question ", q, " ", fits.message()));
+    }
+  }
   std::vector<std::vector<ContinuationScore>> scores(questions.size());
   for (size_t q = 0; q < questions.size();) {
     Group group(engine, greedy);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/engine.h"
@@ -32,6 +33,10 @@ struct ContinuationScore {
 absl::StatusOr<Continuation> EncodeContinuation(const Tokenizer& tokenizer, std::string context,
                                                 std::string continuation);
 
+// INVALID_ARGUMENT when a sequence of the question is longer than the context or the pool: "has 902
+// tokens, the context is 900".
+absl::Status CheckFits(const std::vector<Continuation>& question, const EngineInfo& info);
+
 // Scores the continuations of each question, [question][continuation], as many questions at a time
 // as the engine has seats and blocks for. What the continuations of a question have in common is
 // computed once, then each goes on from there in the same blocks and seat, over what the one before
@@ -39,8 +44,8 @@ absl::StatusOr<Continuation> EncodeContinuation(const Tokenizer& tokenizer, std:
 // the seat's own page is no more that of the common part) the page's rows are computed again. So a
 // score does not depend on what else is asked.
 //
-// `greedy`: greedy_tokens is asked for, which takes the logits twice. INVALID_ARGUMENT with both
-// numbers when a sequence is longer than the context or the pool.
+// `greedy`: greedy_tokens is asked for, which takes the logits twice. INVALID_ARGUMENT names a
+// question that does not fit, as CheckFits.
 absl::StatusOr<std::vector<std::vector<ContinuationScore>>> ScoreContinuations(
     Engine& engine, absl::Span<const std::vector<Continuation>> questions, bool greedy);
 

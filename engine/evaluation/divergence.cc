@@ -57,7 +57,8 @@ class Comparison {
   Comparison(Engine& reference, Engine& engine, int threads)
       : reference_(reference), engine_(engine), pool_(threads) {}
 
-  absl::Status AddWindow(const TextWindow& window) {
+  // `progress` counts this window's share.
+  absl::Status AddWindow(const TextWindow& window, const EvaluationProgress& progress) {
     const int rows = static_cast<int>(window.tokens.size()) - 1;  // row p predicts token p + 1
     for (int begin = 0; begin < rows; begin += kStepTokens) {
       const int end = std::min(rows, begin + kStepTokens);
@@ -67,6 +68,7 @@ class Comparison {
       for (int p = std::max(begin, window.first_counted - 1); p < end; p += kLogitRows) {
         RETURN_IF_ERROR(AddRows(window, begin, p, std::min(end, p + kLogitRows)));
       }
+      RETURN_IF_ERROR(progress(static_cast<double>(end) / rows));
     }
     return absl::OkStatus();
   }
@@ -111,8 +113,9 @@ absl::StatusOr<DivergenceResult> MeasureDivergence(Engine& reference, Engine& en
   RETURN_IF_ERROR(CheckWindows(windows, engine.info()));
   Comparison comparison(reference, engine, threads);
   for (size_t w = 0; w < windows.size(); ++w) {
-    RETURN_IF_ERROR(comparison.AddWindow(windows[w]));
-    progress(static_cast<double>(w + 1) / static_cast<double>(windows.size()));
+    RETURN_IF_ERROR(comparison.AddWindow(windows[w], [&](double share) {
+      return progress((static_cast<double>(w) + share) / static_cast<double>(windows.size()));
+    }));
   }
   return std::move(comparison).Result();
 }

@@ -60,7 +60,7 @@ absl::Status Divergence(const Options& options) {
   {
     ProgressLine line("divergence");
     ASSIGN_OR_RETURN(result, MeasureDivergence(*reference.engine, *opened.engine, text.windows,
-                                               threads, [&](double share) { line.Show(share); }));
+                                               threads, ShowOn(&line)));
   }
   Print(options, opened.engine->info(), text.windows.size(), result);
   return absl::OkStatus();

@@ -2,6 +2,8 @@
 
 #include "absl/status/status.h"
 #include "base/commands.h"
+#include "base/progress.h"
+#include "engine/evaluation/windows.h"
 
 namespace latentd {
 
@@ -11,5 +13,13 @@ absl::Status DivergenceCommand(Arguments args);
 absl::Status TasksCommand(Arguments args);
 absl::Status RetrievalCommand(Arguments args);
 absl::Status GenerateCompareCommand(Arguments args);
+
+// Progress that the line shows.
+inline EvaluationProgress ShowOn(ProgressLine* line) {
+  return [line](double share) {
+    line->Show(share);
+    return absl::OkStatus();
+  };
+}
 
 }  // namespace latentd

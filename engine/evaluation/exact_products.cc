@@ -12,7 +12,10 @@
 namespace latentd {
 namespace {
 
-constexpr char kEmbedding[] = "token_embedding";  // rows of it are read at every step
+// Rows of these are read at every step; all other weights an engine packs for itself.
+bool IsEmbedding(std::string_view name) {
+  return name == "token_embedding" || name == "position_embedding";
+}
 
 // A checkpoint whose quantised tensors read as fp16. Used by one thread while a model is loaded.
 class HalfCheckpoint final : public Checkpoint {
@@ -33,8 +36,8 @@ class HalfCheckpoint final : public Checkpoint {
   }
 
   // Frees what an engine has packed for itself.
-  void KeepEmbeddingAlone() {
-    std::erase_if(halves_, [](const auto& tensor) { return tensor.first != kEmbedding; });
+  void KeepEmbeddingsAlone() {
+    std::erase_if(halves_, [](const auto& tensor) { return !IsEmbedding(tensor.first); });
   }
 
  private:
@@ -74,7 +77,7 @@ absl::StatusOr<OpenedModel> OpenForEvaluation(const EvaluationModel& options, in
                                                     {.cache_bytes = options.model.cache_bytes,
                                                      .num_sequences = num_sequences,
                                                      .max_context = options.model.max_context}));
-  weights.KeepEmbeddingAlone();
+  weights.KeepEmbeddingsAlone();
   return opened;
 }
 

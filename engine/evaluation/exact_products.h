@@ -8,10 +8,9 @@ namespace latentd {
 
 // A model opened for measuring. Products with quantised weights round their input to 8 bits, and so
 // a small change of a cache turns many other roundings over: two caches differ by that noise at
-// least (a KL of 0.003 to 0.004 on a 4-bit model of 135M parameters), be they the same but for the
-// last bit. With exact products every quantised weight matrix becomes the fp16 numbers that it
-// stands for (rounded by 2^-12 of themselves at most) and activations stay fp32: what is measured
-// is the cache alone.
+// least, be they the same but for the last bit. With exact products every quantised weight matrix
+// becomes the fp16 numbers that it stands for (rounded by 2^-12 of themselves at most) and
+// activations stay fp32: what is measured is the cache alone.
 struct EvaluationModel {
   ModelOptions model;
   bool exact_products = false;  // --exact-products

@@ -44,7 +44,10 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
   const absl::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                                file->bytes().size());
   std::vector<std::string> prompts;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (line.empty()) continue;
     auto json = nlohmann::json::parse(line, nullptr, false);
     nlohmann::json prompt;
     if (json.is_object() && json.contains("prompt")) {
@@ -55,11 +58,12 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
     }
     if (!prompt.is_string()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ", line ", prompts.size() + 1,
+          absl::StrCat(path, ", line ", number,
                        ": is no JSON object with a text \"prompt\" or texts \"turns\""));
     }
     prompts.push_back(prompt.get<std::string>());
   }
+  if (prompts.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " has no prompts"));
   return prompts;
 }
 
@@ -104,22 +108,24 @@ absl::Status Compare(Engine& reference, Engine& engine,
 
 void Print(const Options& options, const EngineInfo& info, const ItemFiles& files,
            const std::vector<int>& indices) {
-  const auto mean = [&](const char* field, const ItemsFile* other = nullptr) {
-    return FieldMean(files.items, other, kTask, indices, field).value_or(Estimate{});
+  const auto mean = [&](const char* field) {
+    return FieldMean(files.items, nullptr, kTask, indices, field).value_or(Estimate{});
   };
   const Estimate share = mean("equal_share"), first = mean("first_difference"),
                  identical = mean("identical"), tokens = mean("tokens");
-  const bool compared = files.other() != nullptr;
-  const Estimate difference = compared ? mean("equal_share", files.other()) : Estimate{};
+  std::optional<Estimate> difference;
+  if (files.other() != nullptr) {
+    difference = FieldMean(files.items, files.other(), kTask, indices, "equal_share");
+  }
   if (options.json) {
     nlohmann::ordered_json json = {
         {"prompts", share.count},         {"tokens", tokens.mean},
         {"equal_share", share.mean},      {"equal_share_standard_error", share.standard_error},
         {"first_difference", first.mean}, {"first_difference_standard_error", first.standard_error},
         {"identical", identical.mean}};
-    if (compared) {
-      json["equal_share_difference"] = difference.mean;
-      json["equal_share_difference_standard_error"] = difference.standard_error;
+    if (difference.has_value()) {
+      json["equal_share_difference"] = difference->mean;
+      json["equal_share_difference_standard_error"] = difference->standard_error;
     }
     AddCacheFigures(info, options.tokens, &json);
     std::cout << json << "\n";
@@ -130,9 +136,9 @@ void Print(const Options& options, const EngineInfo& info, const ItemFiles& file
       "first difference comes after %.1f +- %.1f, %.1f %% of the texts are identical\n",
       share.count, tokens.mean, 100 * share.mean, 100 * share.standard_error, first.mean,
       first.standard_error, 100 * identical.mean);
-  if (compared) {
-    absl::PrintF("equal tokens less the other's: %.2f +- %.2f %%\n", 100 * difference.mean,
-                 100 * difference.standard_error);
+  if (difference.has_value()) {
+    absl::PrintF("equal tokens less the other's: %.2f +- %.2f %%\n", 100 * difference->mean,
+                 100 * difference->standard_error);
   }
   absl::PrintF("%s\n", CacheFigures(info, options.tokens));
 }
@@ -143,7 +149,9 @@ absl::Status GenerateCompare(const Options& options) {
   const EngineInfo& info = opened.engine->info();
   ASSIGN_OR_RETURN(ItemFiles files,
                    OpenItems(options.items, "generate-compare", options.model, info,
-                             {{"reference", options.reference}, {"max_tokens", options.tokens}}));
+                             {{"reference", options.reference},
+                              {"prompts", options.prompts},
+                              {"max_tokens", options.tokens}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(opened.checkpoint->tokenizer()));
   std::unique_ptr<ChatTemplate> chat_template;

@@ -19,14 +19,16 @@ struct ItemOptions {
 
 void AddItemFlags(CommandLine* flags, ItemOptions* options);
 
-// The file to add to, which names the command, the model, its cache and `facts` (an object), and
-// the one to compare with.
 struct ItemFiles {
   ItemsFile items;
   std::optional<ItemsFile> compare;
   const ItemsFile* other() const { return compare.has_value() ? &*compare : nullptr; }
 };
 
+// The file to add to, whose first line names the command, the model's path, its cache (of latents a
+// hash of the file too) and `facts`, an object that says what was asked; and the one to compare
+// with. FAILED_PRECONDITION when the former holds results of something else, or the latter's facts
+// are others; both say which.
 absl::StatusOr<ItemFiles> OpenItems(const ItemOptions& options, const std::string& command,
                                     const EvaluationModel& model, const EngineInfo& info,
                                     const nlohmann::ordered_json& facts);

@@ -19,9 +19,14 @@ absl::StatusOr<std::string> Contents(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
 }
 
+// Of one line; bytes that are no UTF-8 (in a path, say) are replaced.
+std::string Text(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 absl::Status Append(const std::string& path, const nlohmann::ordered_json& line) {
   std::ofstream file(path, std::ios::app);
-  file << line.dump() << "\n" << std::flush;
+  file << Text(line) << "\n" << std::flush;
   if (file.good()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("--items ", path, " cannot be written"));
 }
@@ -74,10 +79,10 @@ absl::StatusOr<ItemsFile> ItemsFile::Open(const std::string& path,
     return file;
   }
   ASSIGN_OR_RETURN(ItemsFile file, Read(path, header[kCommandKey].get<std::string>()));
-  if (file.header_ != header) {
+  if (Text(file.header_) != Text(header)) {
     return absl::FailedPreconditionError(absl::StrCat("--items ", path, " holds results of ",
-                                                      file.header_.dump(), ", this measures ",
-                                                      header.dump()));
+                                                      Text(file.header_), ", this measures ",
+                                                      Text(header)));
   }
   ASSIGN_OR_RETURN(const std::string text, Contents(path));
   std::filesystem::resize_file(path, text.rfind('\n') + 1, missing);

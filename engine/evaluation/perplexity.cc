@@ -29,8 +29,9 @@ absl::StatusOr<PerplexityResult> MeasurePerplexity(Engine& engine,
         sum_of_squares += double{logprob} * logprob;
       }
       result.tokens += static_cast<int64_t>(output.logprobs.size());
+      RETURN_IF_ERROR(progress((static_cast<double>(w) + static_cast<double>(end) / rows) /
+                               static_cast<double>(windows.size())));
     }
-    progress(static_cast<double>(w + 1) / static_cast<double>(windows.size()));
   }
   if (!std::isfinite(sum)) {
     return absl::InternalError("the model's log probabilities are not finite");

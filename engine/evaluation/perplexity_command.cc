@@ -43,8 +43,7 @@ absl::Status Perplexity(const Options& options) {
   PerplexityResult result;
   {
     ProgressLine line("perplexity");
-    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, text.windows,
-                                               [&](double share) { line.Show(share); }));
+    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, text.windows, ShowOn(&line)));
   }
   Print(options, opened.engine->info(), text.windows.size(), result);
   return absl::OkStatus();

@@ -104,14 +104,17 @@ absl::StatusOr<std::vector<Question>> ReadRuler(const std::string& path) {
   const absl::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                                file->bytes().size());
   std::vector<Question> questions;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (line.empty()) continue;
     const auto json = nlohmann::json::parse(line, nullptr, false);
     const bool good = json.is_object() && json.contains("input") && json["input"].is_string() &&
                       json.contains("outputs") && json["outputs"].is_array() &&
                       !json["outputs"].empty() && json["outputs"][0].is_string();
     if (!good) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ", line ", questions.size() + 1,
+          absl::StrCat(path, ", line ", number,
                        ": is no JSON object with the text \"input\" and the texts \"outputs\""));
     }
     const std::string answer = json["outputs"][0].get<std::string>();
@@ -119,6 +122,7 @@ absl::StatusOr<std::vector<Question>> ReadRuler(const std::string& path) {
                                       .continuation = absl::StrCat(" ", answer),
                                       .length = static_cast<int>(answer.size())}}});
   }
+  if (questions.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " has no prompts"));
   return questions;
 }
 

@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<Question>> MakeNeedles(const Tokenizer& tokenizer,
                                                   int prompts, uint64_t seed);
 
 // The prompts of a RULER file (Hsieh et al. 2024): JSON lines {input, outputs: [answer, ...]}; the
-// first answer is asked for.
+// first answer is asked for. INVALID_ARGUMENT names the file, and the line that is none or "no
+// prompts".
 absl::StatusOr<std::vector<Question>> ReadRuler(const std::string& path);
 
 }  // namespace latentd

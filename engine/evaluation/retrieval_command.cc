@@ -98,21 +98,23 @@ absl::StatusOr<std::vector<PromptSet>> PromptSets(const Options& options,
 
 void Print(const Options& options, const EngineInfo& info, const ItemFiles& files,
            const PromptSet& set) {
-  const auto mean = [&](const char* field, const ItemsFile* other = nullptr) {
-    return FieldMean(files.items, other, set.name, set.indices, field).value_or(Estimate{});
+  const auto mean = [&](const char* field) {
+    return FieldMean(files.items, nullptr, set.name, set.indices, field).value_or(Estimate{});
   };
   const Estimate found = mean("acc"), token_acc = mean("token_acc"), logprob = mean("logprob");
-  const bool compared = files.other() != nullptr;
-  const Estimate difference = compared ? mean("acc", files.other()) : Estimate{};
+  std::optional<Estimate> difference;
+  if (files.other() != nullptr) {
+    difference = FieldMean(files.items, files.other(), set.name, set.indices, "acc");
+  }
   if (!options.json) {
     absl::PrintF(
         "%-12s %4d prompts  found %.1f +- %.1f %%  tokens %.1f +- %.1f %%  log likelihood "
         "of an answer %.3f +- %.3f",
         set.name, found.count, 100 * found.mean, 100 * found.standard_error, 100 * token_acc.mean,
         100 * token_acc.standard_error, logprob.mean, logprob.standard_error);
-    if (compared) {
-      absl::PrintF("  found less the other's %.1f +- %.1f %%", 100 * difference.mean,
-                   100 * difference.standard_error);
+    if (difference.has_value()) {
+      absl::PrintF("  found less the other's %.1f +- %.1f %%", 100 * difference->mean,
+                   100 * difference->standard_error);
     }
     absl::PrintF("\n");
     return;
@@ -125,9 +127,9 @@ void Print(const Options& options, const EngineInfo& info, const ItemFiles& file
                                  {"token_acc_standard_error", token_acc.standard_error},
                                  {"logprob", logprob.mean},
                                  {"logprob_standard_error", logprob.standard_error}};
-  if (compared) {
-    json["found_difference"] = difference.mean;
-    json["found_difference_standard_error"] = difference.standard_error;
+  if (difference.has_value()) {
+    json["found_difference"] = difference->mean;
+    json["found_difference_standard_error"] = difference->standard_error;
   }
   AddCacheFigures(info, set.tokens > 0 ? set.tokens : info.max_context, &json);
   std::cout << json << std::endl;
@@ -148,8 +150,7 @@ absl::Status Retrieval(const Options& options) {
     {
       ProgressLine line(set.name);
       RETURN_IF_ERROR(AnswerQuestions(*opened.engine, *tokenizer, set.name, set.questions,
-                                      set.indices, &files.items,
-                                      [&](double share) { line.Show(share); }));
+                                      set.indices, &files.items, ShowOn(&line)));
     }
     Print(options, info, files, set);
   }

@@ -69,16 +69,17 @@ absl::Status AnswerQuestions(Engine& engine, const Tokenizer& tokenizer, const s
       absl::StatusOr<std::vector<Continuation>> continuations =
           EncodeQuestion(tokenizer, questions[open[i]]);
       if (!continuations.ok()) return Named(continuations.status(), task, open[i]);
+      const absl::Status fits = CheckFits(*continuations, engine.info());
+      if (!fits.ok()) return Named(fits, task, open[i]);
       encoded.push_back(*std::move(continuations));
       greedy |= encoded.back().size() == 1;
     }
-    const auto scores = ScoreContinuations(engine, encoded, greedy);
-    if (!scores.ok()) return Named(scores.status(), task, open[begin]);
+    ASSIGN_OR_RETURN(const auto scores, ScoreContinuations(engine, encoded, greedy));
     for (size_t i = begin; i < end; ++i) {
-      RETURN_IF_ERROR(items->Add({task, open[i]}, Judge(questions[open[i]], (*scores)[i - begin])));
+      RETURN_IF_ERROR(items->Add({task, open[i]}, Judge(questions[open[i]], scores[i - begin])));
     }
-    progress(static_cast<double>(indices.size() - open.size() + end) /
-             static_cast<double>(indices.size()));
+    RETURN_IF_ERROR(progress(static_cast<double>(indices.size() - open.size() + end) /
+                             static_cast<double>(indices.size())));
   }
   return absl::OkStatus();
 }

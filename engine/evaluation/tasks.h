@@ -25,7 +25,8 @@ absl::StatusOr<std::vector<Continuation>> EncodeQuestion(const Tokenizer& tokeni
                                                          const Question& question);
 
 // Scores those of the questions `indices` that `items` does not have yet, as many at a time as the
-// engine has seats, and adds them under the task's name. The error names task and question.
+// engine has seats, and adds them under the task's name. The error names task and question
+// where it is a question's.
 absl::Status AnswerQuestions(Engine& engine, const Tokenizer& tokenizer, const std::string& task,
                              absl::Span<const Question> questions, absl::Span<const int> indices,
                              ItemsFile* items, const EvaluationProgress& progress);

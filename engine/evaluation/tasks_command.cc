@@ -77,7 +77,7 @@ absl::Status CheckQuestions(const Tokenizer& tokenizer, const Latents* latents, 
 
 Row RowOf(const Task& task, const ItemFiles& files, const std::vector<int>& indices) {
   Row row{.task = task.name};
-  row.acc = *FieldMean(files.items, nullptr, task.name, indices, "acc");
+  row.acc = FieldMean(files.items, nullptr, task.name, indices, "acc").value_or(Estimate{});
   if (task.normalised) {
     row.acc_norm = FieldMean(files.items, nullptr, task.name, indices, "acc_norm");
   }
@@ -164,7 +164,7 @@ absl::Status RunTasks(const Options& options) {
     {
       ProgressLine line(task->name);
       RETURN_IF_ERROR(AnswerQuestions(*opened.engine, *tokenizer, task->name, questions, indices,
-                                      &files.items, [&](double share) { line.Show(share); }));
+                                      &files.items, ShowOn(&line)));
     }
     rows.push_back(RowOf(*task, files, indices));
     Print(options, info, rows.back());

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/batch.h"
@@ -43,7 +44,8 @@ Batch WindowStep(const TextWindow& window, int begin, int end);
 // is outside of its vocabulary.
 absl::Status CheckWindows(absl::Span<const TextWindow> windows, const EngineInfo& info);
 
-// Is told the share done, in [0, 1], on the thread that measures.
-using EvaluationProgress = std::function<void(double)>;
+// Is told the share done, in [0, 1], on the thread that measures. An error ends the work and comes
+// back from it.
+using EvaluationProgress = std::function<absl::Status(double)>;
 
 }  // namespace latentd

@@ -73,7 +73,7 @@ TEST_F(CalibrationTest, FilesThatAreTooShortOrTooManyAreRefusedWithBothNumbers) 
   EXPECT_THAT(WindowsFromFiles({file}, tokenizer_, 3, 4).status().message(),
               HasSubstr("short has 10 tokens, its 3 windows of 4 need 12"));
   EXPECT_THAT(WindowsFromFiles({file, file}, tokenizer_, 1, 4).status().message(),
-              HasSubstr("--windows is 1, but --calibration names 2 files"));
+              HasSubstr("--calibration names 2 files, for 1 windows"));
   EXPECT_EQ(WindowsFromFiles({folder_.path() + "/none"}, tokenizer_, 1, 4).status().code(),
             absl::StatusCode::kNotFound);
 }

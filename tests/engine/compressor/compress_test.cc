@@ -16,6 +16,7 @@
 namespace latentd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::Status Ignore(std::string_view, double) { return absl::OkStatus(); }
@@ -179,7 +180,9 @@ TEST_F(CompressTest, CalibratesOnFiles) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(report->calibration, HasSubstr("/text"));
   options.calibration = {folder_.Write("short", "hello")};
-  EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("/short"));
+  EXPECT_THAT(Compress(options, Ignore).status().message(),
+              AllOf(HasSubstr("/short has "), HasSubstr("its 5 windows of 70 need 350"),
+                    HasSubstr("(--windows is 3, 2 more measure the loss)")));
 }
 
 TEST_F(CompressTest, APathThatCannotBeWrittenIsRefusedBeforeAnyWork) {
@@ -190,6 +193,13 @@ TEST_F(CompressTest, APathThatCannotBeWrittenIsRefusedBeforeAnyWork) {
   EXPECT_EQ(Files(), 0u);
   options.out.clear();
   EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--out is missing"));
+  options = Options("x");
+  options.statistics = folder_.path() + "/none/statistics";
+  const auto unkept =
+      Compress(options, [](std::string_view, double) { return absl::InternalError("worked"); });
+  EXPECT_THAT(unkept.status().message(), HasSubstr("none/statistics"));
+  options.statistics = options.out;
+  EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--statistics and --out"));
 }
 
 TEST_F(CompressTest, ReplacesLatentsButNoOtherFile) {
@@ -231,6 +241,10 @@ TEST_F(CompressTest, WrongOptionsNameTheFlagAndBothNumbers) {
   options.window_tokens = 4;
   EXPECT_THAT(Compress(options, Ignore).status().message(),
               HasSubstr("--window is 4, it must be more than --sinks, which is 4"));
+  options.method = PaluOptions{};
+  options.window_tokens = 1;
+  EXPECT_THAT(Compress(options, Ignore).status().message(),
+              HasSubstr("--window is 1, a window has at least 2 tokens"));
   options = Options("x");
   options.method = MixedOptions{.ratio = 60};
   EXPECT_THAT(Compress(options, Ignore).status().message(),
@@ -239,6 +253,21 @@ TEST_F(CompressTest, WrongOptionsNameTheFlagAndBothNumbers) {
   options.model.model.clear();
   EXPECT_THAT(Compress(options, Ignore).status().message(), HasSubstr("--model is missing"));
   EXPECT_EQ(Files(), 0u);
+}
+
+TEST(WorkBytes, CountsStatisticsAndBases) {
+  ModelConfig config;
+  config.num_layers = 32;
+  config.hidden_dim = 4000;
+  config.num_kv_heads = 32;
+  config.head_dim = 128;
+  const int64_t square = int64_t{2} * 32 * 4096 * 4096 * 8;  // of every plane
+  CompressOptions options{.method = MixedOptions{.heads_per_group = 4}};
+  EXPECT_EQ(WorkBytes(options, config), 2 * square + 2 * square / 8);
+  options.method = PaluOptions{};
+  EXPECT_EQ(WorkBytes(options, config), square);
+  options.method = PaluOptions{.allocation = RankAllocation::kFisherSum};
+  EXPECT_EQ(WorkBytes(options, config), square + square / 4096 * 4000);
 }
 
 }  // namespace

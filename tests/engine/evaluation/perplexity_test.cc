@@ -53,7 +53,7 @@ std::vector<int32_t> CountingIds(int count) {
   return ids;
 }
 
-void Ignore(double) {}
+absl::Status Ignore(double) { return absl::OkStatus(); }
 
 TEST(Perplexity, IsTheMeanOverTheCountedTokensOfAllWindows) {
   ScriptedEngine engine;
@@ -81,11 +81,14 @@ TEST(Perplexity, LongWindowsAreComputedInSteps) {
   ScriptedEngine engine;
   const std::vector<int32_t> ids = CountingIds(1024);
   std::vector<double> shares;
-  const auto result = MeasurePerplexity(engine, {{.tokens = ids, .first_counted = 513}},
-                                        [&](double share) { shares.push_back(share); });
+  const auto result =
+      MeasurePerplexity(engine, {{.tokens = ids, .first_counted = 513}}, [&](double share) {
+        shares.push_back(share);
+        return absl::OkStatus();
+      });
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->tokens, 511);
-  EXPECT_THAT(shares, ::testing::ElementsAre(1.0));
+  EXPECT_THAT(shares, ::testing::ElementsAre(512.0 / 1023, 1.0));
 }
 
 TEST(Perplexity, BadWindowsAndBadModelsAreNamed) {

@@ -98,6 +98,10 @@ TEST(Retrieval, RulerAsksForItsFirstAnswer) {
   std::ofstream(path) << R"({"input": "x", "outputs": []})"
                       << "\n";
   EXPECT_THAT(ReadRuler(path).status().message(), HasSubstr("line 1"));
+  std::ofstream(path) << "\n[]\n";
+  EXPECT_THAT(ReadRuler(path).status().message(), HasSubstr("line 2"));
+  std::ofstream(path) << "\n";
+  EXPECT_THAT(ReadRuler(path).status().message(), HasSubstr("has no prompts"));
 }
 
 }  // namespace

@@ -75,6 +75,8 @@ std::vector<Question> FiveQuestions() {
   return questions;
 }
 
+absl::Status Ignore(double) { return absl::OkStatus(); }
+
 TEST(Tasks, WhatWasAnsweredIsNotAskedAgain) {
   const WordTokenizer tokenizer;  // "is", " it", " yes", " no": 0, 1, 2, 3
   const std::vector<Question> questions = FiveQuestions();
@@ -83,13 +85,12 @@ TEST(Tasks, WhatWasAnsweredIsNotAskedAgain) {
   // A group of two questions takes one step: tails of one token need no rows after the common
   // ones. The third group fails.
   engine.steps_left = 2;
-  const auto ignore = [](double) {};
   EXPECT_FALSE(
-      AnswerQuestions(engine, tokenizer, "t", questions, {0, 1, 2, 3, 4}, &items, ignore).ok());
+      AnswerQuestions(engine, tokenizer, "t", questions, {0, 1, 2, 3, 4}, &items, Ignore).ok());
   EXPECT_EQ(items.items().size(), 4u);
   engine.steps_left = 1;
   EXPECT_TRUE(
-      AnswerQuestions(engine, tokenizer, "t", questions, {0, 1, 2, 3, 4}, &items, ignore).ok());
+      AnswerQuestions(engine, tokenizer, "t", questions, {0, 1, 2, 3, 4}, &items, Ignore).ok());
   ASSERT_EQ(items.items().size(), 5u);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ((*items.Find({"t", i}))["acc"], i % 2 == 0 ? 1 : 0) << i;
@@ -102,9 +103,14 @@ TEST(Tasks, AnErrorNamesTaskAndQuestion) {
   questions[3].choices[0].continuation.clear();
   ScriptedEngine engine;
   ItemsFile items;
+  EXPECT_THAT(AnswerQuestions(engine, tokenizer, "piqa", questions, {3}, &items, Ignore).message(),
+              HasSubstr("piqa, question 3: "));
+  // Of those that are asked together, the one that does not fit.
+  questions = FiveQuestions();
+  for (int i = 0; i < 20; ++i) questions[4].choices[1].context += " it";
   EXPECT_THAT(
-      AnswerQuestions(engine, tokenizer, "piqa", questions, {3}, &items, [](double) {}).message(),
-      HasSubstr("piqa, question 3: "));
+      AnswerQuestions(engine, tokenizer, "piqa", questions, {2, 4}, &items, Ignore).message(),
+      HasSubstr("piqa, question 4: has 23 tokens, the context is 20"));
 }
 
 }  // namespace
