@@ -140,8 +140,9 @@ def _load_folder(path):
     if config["model_type"] not in ("llama", "qwen2"):
         raise ValueError(f"{path}: model_type {config['model_type']}, known are llama and qwen2")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"{path}: rope_type {rope['rope_type']}, known is default")
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    if rope_type != "default":
+        raise ValueError(f"{path}: rope_type {rope_type}, known is default")
     config["rope_theta"] = rope.get("rope_theta") or config["rope_theta"]
     weights = {}
     for file in sorted(path.glob("*.safetensors")):
@@ -174,6 +175,10 @@ def _load_gguf(path):
     def fact(name):
         return reader.fields[f"{family}.{name}"].contents()
 
+    scaling = reader.fields.get(f"{family}.rope.scaling.type")
+    if scaling is not None and scaling.contents() != "none":
+        raise ValueError(f"{path}: rope scaling {scaling.contents()}, known is none")
+    key_length = reader.fields.get(f"{family}.attention.key_length")
     config = {
         "num_hidden_layers": fact("block_count"),
         "num_attention_heads": fact("attention.head_count"),
@@ -181,6 +186,7 @@ def _load_gguf(path):
         "hidden_size": fact("embedding_length"),
         "rms_norm_eps": fact("attention.layer_norm_rms_epsilon"),
         "rope_theta": fact("rope.freq_base"),
+        "head_dim": key_length.contents() if key_length is not None else None,
     }
     weights = {}
     for tensor in reader.tensors:

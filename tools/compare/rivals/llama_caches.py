@@ -22,7 +22,7 @@ import tempfile
 import numpy as np
 
 import windows
-from measure import read_lines
+from measure import open_lines, read_lines
 
 CACHES = {
     "llama-q8_0": ("q8_0", {}),
@@ -99,12 +99,21 @@ def main():
     tokenizer = windows.Text(args.tokenizer or args.model)
     ids = tokenizer.ids(args.text)
     starts = windows.starts(len(ids), args.window, args.windows)
-    done = {(line["rival"], line["number"]) for line in read_lines(args.out)}
+    same = (pathlib.Path(args.model).stem, args.windows, args.window)
+
+    def lines_of_these(path):
+        return [
+            line
+            for line in read_lines(path)
+            if (line["model"], line["windows"], line["window"]) == same
+        ]
+
+    done = {(line["rival"], line["number"]) for line in lines_of_these(args.out)}
     for number in args.only if args.only is not None else range(args.windows):
         missing = [rival for rival in CACHES if (rival, number) not in done]
         if not missing:
             continue
-        with tempfile.TemporaryDirectory() as folder, open(args.out, "a") as out:
+        with tempfile.TemporaryDirectory() as folder, open_lines(args.out) as out:
             start = starts[number]
             # It wants two windows of text and evaluates the first; a text's end is followed by its
             # beginning.
@@ -135,9 +144,9 @@ def main():
                 out.flush()
     simulated = {
         (line["rival"], line["number"]): line["second_half"]
-        for line in (read_lines(args.lines) if args.lines else [])
+        for line in (lines_of_these(args.lines) if args.lines else [])
     }
-    for line in read_lines(args.out):
+    for line in lines_of_these(args.out):
         half = simulated.get((line["rival"], line["number"]))
         beside = (
             f"; simulated KL {half['kl'] / half['tokens']:.5f}, "

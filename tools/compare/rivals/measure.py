@@ -233,7 +233,8 @@ def main():
     done = {
         (line["rival"], line["number"])
         for line in read_lines(args.out)
-        if (line["windows"], line["window"]) == (args.windows, args.window)
+        if (line["model"], line["windows"], line["window"])
+        == (pathlib.Path(args.model).stem, args.windows, args.window)
     }
     numbers = args.only if args.only is not None else range(args.windows)
     missing = [
