@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/altered_checkpoint.h"
 #include "tests/testing/decoder_harness.h"
 #include "tests/testing/test_latents.h"
 
@@ -56,6 +57,26 @@ TEST_F(LocalEngineTest, CountsBytesPerTokenAsTheLayoutStoresThem) {
   // 2 layers x (4 sinks of K and V, 32 dims in 16 bits, and 64 tokens of 16 + 32 dims in 16 bits).
   EXPECT_EQ(info.bytes_per_sequence, 2 * (4 * 2 * 32 * 2 + 64 * (16 + 32) * 2));
   EXPECT_EQ(info.num_sequences, 5);
+}
+
+// What the scheduler and the figures must know of a window and of norms of keys, one 16-bit number
+// per head, which count as K's.
+TEST_F(LocalEngineTest, TellsOfTheWindowAndCountsKeyNorms) {
+  checkpoint_ = std::make_unique<AlteredCheckpoint>(std::move(checkpoint_), [](ModelConfig& c) {
+    c.sliding_window = 70;
+    c.qk_norm = true;
+  });
+  const std::vector<Segment> segments = {{16, Codec::kInt8}};
+  const auto latents =
+      MakeTestLatents(*checkpoint_, {.heads_per_group = 2, .k = segments, .v = segments});
+  const auto engine = Create({.num_blocks = 3}, latents.get());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const EngineInfo& info = (*engine)->info();
+  EXPECT_EQ(info.sliding_window, 70);
+  // 2 layers x (16 dims x 8 bits, a scale, and for K 2 norms).
+  EXPECT_EQ(info.k_bytes_per_token, 2 * (16 + 2 + 2 * 2));
+  EXPECT_EQ(info.v_bytes_per_token, 2 * (16 + 2));
+  EXPECT_EQ(info.bytes_per_token, info.k_bytes_per_token + info.v_bytes_per_token);
 }
 
 TEST_F(LocalEngineTest, CacheBytesPayForSeatsFirst) {
@@ -129,6 +150,16 @@ TEST_F(LocalEngineTest, ABatchThatCannotBeComputedEndsTheEngine) {
   EXPECT_TRUE((*other)->Step(good).ok());
   good.scores.push_back({.row = 0, .token_id = -1});
   EXPECT_THAT((*other)->Step(good).status().message(), HasSubstr("token id -1"));
+}
+
+TEST_F(LocalEngineTest, ASequenceLongerThanTheContextEndsTheEngine) {
+  const auto engine = Create({.num_blocks = 2, .max_context = 100});
+  ASSERT_TRUE(engine.ok());
+  const std::vector<int32_t> tokens(101, 1);
+  Batch batch{.max_blocks = 2};
+  AppendRows(&batch, tokens, 0, 101, {{1, 0}}, 0);
+  EXPECT_THAT((*engine)->Step(batch).status().message(),
+              HasSubstr("sequence of 101 tokens, the context is 100"));
 }
 
 // What lies outside the pool is never written.

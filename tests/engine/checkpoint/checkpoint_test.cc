@@ -174,20 +174,24 @@ TEST(FingerprintTest, TellsModelsApartByTheirKeysAndValuesAlone) {
 }
 
 TEST(FingerprintTest, SeesEveryBitOfTheProjections) {
-  const std::string folder = WriteTinyModel({.layers = 1, .hidden = 16, .head_dim = 8});
+  const std::string folder =
+      WriteTinyModel({.family = "qwen2", .layers = 1, .hidden = 16, .head_dim = 8});
   const std::string path = folder + "/model.safetensors";
   const auto checkpoint = *Checkpoint::Open(folder);
   const std::string before = Fingerprint(*checkpoint);
-  // The last value of v_proj, wherever it lies in the file.
-  const std::vector<float> v = ValuesOf(*checkpoint, "layers.0.v.weight");
-  std::string bytes = ReadText(path);
-  const std::string last(reinterpret_cast<const char*>(&v.back()), 4);
-  const size_t at = bytes.find(last);
-  ASSERT_NE(at, std::string::npos);
-  bytes[at] ^= 1;
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary) << bytes;
-  EXPECT_NE(before, Fingerprint(**Checkpoint::Open(folder)));
+  const std::string bytes = ReadText(path);
+  for (const char* name : {"k.weight", "k.bias", "v.weight", "v.bias"}) {
+    // The tensor's last value, wherever it lies in the file.
+    const std::vector<float> values = ValuesOf(*checkpoint, std::string("layers.0.") + name);
+    const std::string last(reinterpret_cast<const char*>(&values.back()), 4);
+    const size_t at = bytes.find(last);
+    ASSERT_NE(at, std::string::npos);
+    std::string changed = bytes;
+    changed[at] ^= 1;
+    std::filesystem::remove(path);
+    std::ofstream(path, std::ios::binary) << changed;
+    EXPECT_NE(before, Fingerprint(**Checkpoint::Open(folder))) << name;
+  }
 }
 
 }  // namespace

@@ -67,6 +67,13 @@ TEST(ModelConfigTest, AWrongNumberIsAnErrorThatNamesItsField) {
            Case{"rotated dims is 18", [](ModelConfig& c) { c.rope.dims = 18; }},
            Case{"theta is nan", [](ModelConfig& c) { c.rope.theta = kNan; }},
            Case{"theta is 1", [](ModelConfig& c) { c.rope.theta = 1; }},
+           Case{"alibi_bias_max is nan", [](ModelConfig& c) { c.alibi_bias_max = kNan; }},
+           Case{"sliding_window is -1", [](ModelConfig& c) { c.sliding_window = -1; }},
+           Case{"with RoPE alone",
+                [](ModelConfig& c) {
+                  c.qk_norm = true;
+                  c.position = PositionKind::kAlibi;
+                }},
        }) {
     ModelConfig config = Valid();
     wrong.spoil(config);
