@@ -193,7 +193,8 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
   RETURN_IF_ERROR(ReadField(facts, "version", where, version));
   if (version != kVersion) {
     return absl::InvalidArgumentError(Message(path, ": latents of version ", version,
-                                              " are not supported, version ", kVersion, " is"));
+                                              " are not supported, version ", kVersion,
+                                              " is: make them again with latent-compress"));
   }
   std::string fingerprint;
   RETURN_IF_ERROR(ReadField(facts, "fingerprint", where, fingerprint));
