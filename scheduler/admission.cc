@@ -1,5 +1,7 @@
 #include "scheduler/admission.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -67,6 +69,14 @@ absl::Status CheckRequest(const Request& request, const EngineInfo& info) {
   RETURN_IF_ERROR(CheckIds("prompt", request.prompt, info.vocab_size));
   RETURN_IF_ERROR(CheckIds("stop_token_ids", request.stop_token_ids, info.vocab_size));
   return Validate(request.sampling);
+}
+
+int MostNewTokens(const EngineInfo& info, int64_t prompt_tokens) {
+  int64_t tokens = info.max_context;
+  if (MostBlocksFor(tokens - 1, info.sliding_window) > info.num_blocks) {
+    tokens = std::min(tokens, info.num_blocks * kBlockTokens + 1);
+  }
+  return static_cast<int>(std::max<int64_t>(0, tokens - prompt_tokens));
 }
 
 }  // namespace latentd

@@ -37,12 +37,12 @@ struct FinishedRequest {
 // Decides what the next step computes, and owns every sequence and block. One thread, no locks.
 // Always holds:
 //   - both lists are in order of arrival, and every running sequence arrived before every waiting
-//   one;
-//   - a waiting sequence holds neither blocks nor a seat; a running one has a seat of its own from
-//   its first step to its last, and blocks for all tokens that it is scheduled for, but none that
-//   lies wholly behind the window of its next token.
+//     one;
+//   - a waiting sequence holds neither blocks nor a seat; a running one has a seat of its own, and
+//     blocks for all tokens that it is scheduled for, but none that lies wholly behind the window
+//     of its next token;
 //   - between steps only the latest of the running ones can lack more than its last token: while a
-//   chunk is cut short nobody is let in.
+//     chunk is cut short nobody is let in.
 // So the oldest sequence is never preempted. As each fits alone in the pool (CheckRequest), every
 // step that Schedule plans while there is work computes something, and all of them finish.
 class Scheduler {

@@ -21,8 +21,8 @@ struct Sequence {
   // model's window and were given back. Empty while waiting.
   std::vector<int32_t> blocks;
   int64_t num_behind = 0;
-  int32_t seat =
-      -1;  // its place for what it keeps beside its blocks (engine/batch.h); -1 while waiting
+  // Its place for what it keeps beside its blocks (engine/batch.h); -1 while waiting.
+  int32_t seat = -1;
 
   int max_computed = 0;  // the most that num_computed has been: below it, computing is repeating
   int64_t peak_blocks = 0;

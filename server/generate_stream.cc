@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "grpcpp/server_context.h"
-#include "kernels/cache_layout.h"
+#include "scheduler/admission.h"
 #include "server/encode_prompt.h"
 
 namespace latentd {
@@ -16,6 +16,7 @@ namespace {
 
 constexpr absl::string_view kMethod = "Generate";
 constexpr absl::Duration kDrainTime = absl::Seconds(60);
+constexpr absl::Duration kClientsLead = absl::Milliseconds(20);
 
 // gRPC's "no deadline" is the clock's far end, which absl does not take for infinite.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
@@ -37,14 +38,6 @@ void Merge(v1::GenerateResponse&& from, v1::GenerateResponse* to) {
   to->mutable_token_ids()->MergeFrom(from.token_ids());
   to->mutable_logprobs()->MergeFrom(from.logprobs());
   if (from.has_finish()) *to->mutable_finish() = std::move(*from.mutable_finish());
-}
-
-// The most that the context and the pool hold after the prompt; at least 1, so that a prompt that
-// does not fit is refused by the scheduler in the same words as one with max_tokens.
-int DefaultMaxTokens(const EngineInfo& info, size_t prompt_tokens, int min_tokens) {
-  const int64_t capacity = std::min<int64_t>(info.max_context, info.num_blocks * kBlockTokens);
-  return static_cast<int>(
-      std::max<int64_t>({1, min_tokens, capacity - static_cast<int64_t>(prompt_tokens)}));
 }
 
 }  // namespace
@@ -154,8 +147,10 @@ absl::Status GenerateStream::Prepare() {
   auto request = std::make_shared<Request>();
   // Unique for ever, so that a late cancel cannot meet a later request of the client's same id.
   request->id = absl::StrCat(input.id, "/", number);
+  // At least 1: the loop then refuses a prompt that does not fit, in its words.
   request->max_new_tokens = input.max_tokens.value_or(
-      DefaultMaxTokens(model.info, prompt.tokens.size(), input.stop.min_tokens));
+      std::max({1, input.stop.min_tokens,
+                MostNewTokens(model.info, static_cast<int64_t>(prompt.tokens.size()))}));
   request->prompt = std::move(prompt.tokens);
   request->sampling = input.sampling;
   request->min_new_tokens = input.stop.min_tokens;
@@ -306,10 +301,10 @@ void GenerateStream::Pump() {
     } else {
       return;
     }
-    if (!finished_) write_buffer_ = SerializeMessage(message);
   }
   // The flags set above make this thread the only one here.
   if (message.ByteSizeLong() > 0) {
+    write_buffer_ = SerializeMessage(message);
     StartWrite(&write_buffer_);
   } else {
     Finish(status);
@@ -336,12 +331,6 @@ void GenerateStream::OnWriteDone(bool ok) {
   Pump();
 }
 
-bool GenerateStream::DeadlinePassed() const {
-  // The client's timer began before ours.
-  constexpr absl::Duration kClientsLead = absl::Milliseconds(20);
-  return front_end_->clock->Now() + kClientsLead >= deadline_;
-}
-
 void GenerateStream::OnCancel() {
   {
     MutexLock lock(&mu_);
@@ -350,6 +339,11 @@ void GenerateStream::OnCancel() {
     outbox_bytes_ = 0;
   }
   if (!DeadlinePassed()) EndWork();  // else the loop counts it as expired
+}
+
+// The client's timer began before ours: who sees it run out cancels up to kClientsLead earlier.
+bool GenerateStream::DeadlinePassed() const {
+  return front_end_->clock->Now() + kClientsLead >= deadline_;
 }
 
 void GenerateStream::EndWork(FinishReason reason) {
@@ -372,8 +366,8 @@ void GenerateStream::LimitDrain() {
                      const std::shared_ptr<GenerateStream> self = weak.lock();
                      if (!fired || self == nullptr) return;
                      self->front_end_->metrics->OnStreamDropped("not_read");
-                     MutexLock lock(&self->mu_);  // the context may not go meanwhile; gRPC calls
-                                                  // OnCancel only after this returns
+                     // The context may not go meanwhile. OnCancel comes only after this returns.
+                     MutexLock lock(&self->mu_);
                      if (self->context_ != nullptr) self->context_->TryCancel();
                    });
 }

@@ -45,7 +45,6 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
-  bool DeadlinePassed() const;  // as the client sees it
   struct Ending {
     grpc::Status status;
     v1::Finish::Reason reason = v1::Finish::ERROR;
@@ -65,7 +64,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   void Send(v1::GenerateResponse message);
   void End(absl::Status status, v1::Finish::Reason reason);
-  void Pump();  // starts the next write, or Finish, when it is time
+  bool DeadlinePassed() const;  // as the client sees it
+  void Pump();                  // starts the next write, or Finish, when it is time
   void EndWork(FinishReason reason = FinishReason::kCancelled);
   void LimitDrain();
 

@@ -79,6 +79,23 @@ TEST(AdmissionTest, AWindowedRequestNeedsTheBlocksOfItsWindow) {
   ExpectRefused([](Request& r) { r.max_new_tokens = 50000; }, "5 cache blocks", "pool has 4", info);
 }
 
+TEST(AdmissionTest, TheMostNewTokensPassAndOneMoreDoesNot) {
+  for (const EngineInfo& limits :
+       {kInfo, EngineInfo{.vocab_size = 100, .max_context = 250, .num_blocks = 4},
+        EngineInfo{.vocab_size = 100, .max_context = 1000, .num_blocks = 4},
+        EngineInfo{.vocab_size = 100, .max_context = 1000, .num_blocks = 4, .sliding_window = 130},
+        EngineInfo{
+            .vocab_size = 100, .max_context = 1000, .num_blocks = 4, .sliding_window = 194}}) {
+    Request request = MakeRequest();
+    request.max_new_tokens = MostNewTokens(limits, 200);
+    EXPECT_TRUE(CheckRequest(request, limits).ok()) << request.max_new_tokens;
+    ++request.max_new_tokens;
+    EXPECT_FALSE(CheckRequest(request, limits).ok()) << request.max_new_tokens;
+  }
+  EXPECT_EQ(MostNewTokens(kInfo, 257), 0);
+  EXPECT_EQ(MostNewTokens(kInfo, int64_t{1} << 40), 0);
+}
+
 TEST(AdmissionTest, LimitsThatMakeNoSenseAreRefused) {
   EXPECT_TRUE(Validate(SchedulerConfig{}).ok());
   EXPECT_TRUE(Validate(SchedulerConfig{.max_queued_requests = 0}).ok());

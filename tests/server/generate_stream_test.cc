@@ -115,6 +115,21 @@ TEST(GenerateStreamTest, TextHeldBackForAStopStringComesOutAtTheEnd) {
   EXPECT_EQ(streamed.text, all);
 }
 
+// Even a prompt that is longer than the pool, where a window gives its blocks back.
+TEST(GenerateStreamTest, WithoutMaxTokensTheContextIsFilled) {
+  for (const int window : {0, 64}) {
+    ServerFixture fixture(
+        {.engine = {
+             .max_context = 300, .num_blocks = window > 0 ? 2 : 64, .sliding_window = window}});
+    v1::GenerateRequest request = TextRequest(std::string(200, 'x'), 1);
+    request.clear_max_tokens();
+    const Streamed streamed = fixture.Generate(request);
+    ASSERT_TRUE(streamed.status.ok()) << streamed.status;
+    EXPECT_EQ(streamed.reason(), v1::Finish::LENGTH);
+    EXPECT_EQ(streamed.token_ids.size(), 100);
+  }
+}
+
 TEST(GenerateStreamTest, StopTokenEndsTheTextWithoutItselfUnlessAskedFor) {
   ServerFixture fixture;
   v1::GenerateRequest request = TextRequest("stop token", 100);
