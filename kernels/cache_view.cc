@@ -16,6 +16,22 @@ PageRange Pages(int64_t rows, int64_t kv_len) {
 
 }  // namespace
 
+void CheckView(const CacheLayer& layer, const CacheView& cache) {
+  const size_t sequences = cache.kv_lens.size();
+  LATENTD_CHECK(cache.block_bytes == layer.block_bytes());
+  LATENTD_CHECK(cache.cu_q_lens.size() == sequences + 1 && cache.cu_q_lens[0] == 0);
+  LATENTD_CHECK(cache.block_table.size() >= sequences * cache.max_blocks);
+  for (size_t i = 0; i < sequences; ++i) {
+    const int32_t q_len = cache.cu_q_lens[i + 1] - cache.cu_q_lens[i];
+    LATENTD_CHECK(q_len >= 0 && q_len <= cache.kv_lens[i]);
+    LATENTD_CHECK(cache.kv_lens[i] <= cache.max_blocks * kBlockTokens);
+  }
+  if (layer.sequence_bytes() > 0) {
+    LATENTD_CHECK(cache.seats != nullptr && cache.seat_of.size() == sequences);
+  }
+  if (layer.own_page) LATENTD_CHECK(cache.first_step_page.size() == sequences + 1);
+}
+
 std::vector<int32_t> StepPages(absl::Span<const int32_t> cu_q_lens,
                                absl::Span<const int32_t> kv_lens) {
   std::vector<int32_t> first(kv_lens.size() + 1, 0);

@@ -8,6 +8,9 @@
 
 namespace latentd {
 
+// Aborts unless the parts of a step's view have the sizes that CacheView promises.
+void CheckView(const CacheLayer& layer, const CacheView& cache);
+
 // Where the parts of a step's CacheView lie that sequences keep beside their blocks. Pure
 // functions; i is an index into the step's sequences.
 

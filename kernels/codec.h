@@ -28,7 +28,7 @@ struct CodecInfo {
 
 const CodecInfo& Info(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
-// The symmetric grid of that many bits: 8, 4, 3 or 2.
+// The symmetric grid of that many bits; none but for 8, 4, 3 and 2.
 std::optional<Codec> GridCodec(int bits);
 
 // Scale and zero of one encoded row, as fp16 bits; zero is 0 where the codec has none.

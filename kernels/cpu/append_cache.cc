@@ -2,7 +2,7 @@
 // inverse norms of their keys. Rows are written by different threads; what a sequence has once (the
 // move of its page, its sinks) is written before them. Finding scales bounds it (encode_row.cc): a
 // row of 128 + 160 latent dims takes 0.85 us on a thread of Sapphire Rapids, 0.95 us with its own
-// page, a full row of 384 fp16 values 0.16 us; norms are extra (key_norm.cc).
+// page, a full row of 384 fp16 values 0.16 us (2026-11-30); norms are extra (key_norm.cc).
 
 #include <algorithm>
 #include <cstdint>
@@ -155,7 +155,8 @@ void CpuAppendCache(ThreadPool& pool, const AppendCacheParams& p) {
   const auto& plan = static_cast<const CpuAttentionPlan&>(*p.plan);
   const CacheLayer& layer = plan.spec().cache;
   const CacheView& cache = p.cache;
-  LATENTD_CHECK(cache.block_bytes >= layer.block_bytes());
+  CheckView(layer, cache);
+  LATENTD_CHECK(std::ssize(cache.slots) == cache.cu_q_lens.back());
   if (layer.sequence_bytes() > 0) {
     int64_t sink_row = 0;
     for (int64_t i = 0; i < std::ssize(cache.kv_lens); ++i) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/cache_view.h"
 #include "kernels/cpu/amx_product.h"
 #include "kernels/cpu/attention_item.h"
 #include "kernels/cpu/attention_plan.h"
@@ -19,16 +20,9 @@ const CpuAttentionPlan& PlanOf(const AttentionPlan* plan) {
 }
 
 void CheckCache(const CpuAttentionPlan& plan, const CacheView& cache) {
-  LATENTD_CHECK(cache.cu_q_lens.size() == cache.kv_lens.size() + 1);
-  LATENTD_CHECK(cache.block_table.size() >= cache.kv_lens.size() * cache.max_blocks);
-  LATENTD_CHECK(cache.block_bytes >= plan.spec().cache.block_bytes());
-  for (size_t s = 0; s < cache.kv_lens.size(); ++s) {
-    const int32_t q_len = cache.cu_q_lens[s + 1] - cache.cu_q_lens[s];
-    LATENTD_CHECK(q_len >= 0 && q_len <= cache.kv_lens[s]);
-    LATENTD_CHECK(cache.kv_lens[s] <= cache.max_blocks * kBlockTokens);
-    const bool has_seat = plan.spec().cache.sequence_bytes() > 0;
-    LATENTD_CHECK(!has_seat || (cache.seats != nullptr && s < cache.seat_of.size()));
-    LATENTD_CHECK(plan.pairs == 0 || cache.kv_lens[s] <= plan.spec().rope->max_positions);
+  CheckView(plan.spec().cache, cache);
+  for (const int32_t kv_len : cache.kv_lens) {
+    LATENTD_CHECK(plan.pairs == 0 || kv_len <= plan.spec().rope->max_positions);
   }
 }
 

@@ -23,15 +23,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Signed codes: value = scale * signed code + offset ----
 
-// 2c - (2^bits - 1) of codes of 4 bits and fewer, which have no offset if they are symmetric; c -
-// 128 of 8 bits.
+// 2c - (2^bits - 1) of codes of 4 bits and fewer; c - 128 of 8 bits.
 template <class D>
 HWY_INLINE hn::Vec<D> SignedCodes(D d, int bits, hn::Vec<D> codes) {
   if (bits == 8) return hn::Sub(codes, hn::Set(d, 128));
   return hn::Sub(hn::Add(codes, codes), hn::Set(d, static_cast<uint8_t>((1 << bits) - 1)));
 }
-
-inline bool HasOffset(Codec codec) { return Info(codec).bits == 8 || Info(codec).scale_bytes == 4; }
 
 inline void DecodeSignedScales(Codec codec, const uint8_t* stored, float* scale, float* offset) {
   const DF df;

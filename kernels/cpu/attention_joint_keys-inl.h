@@ -78,7 +78,7 @@ inline void JointScales(const PageFormat& format, const uint8_t* head, float* sc
       hn::Store(hn::Add(hn::Max(before, one), nan), df, scales + t);
     }
   }
-  const VF least = hn::Set(df, 1e-20f);  // of a token that is all zeros
+  const VF least = hn::Set(df, kLeastScale);  // of a token that is all zeros
   for (int t = 0; t < kBlockTokens; t += kLanes) {
     const VF s = hn::Load(df, scales + t);
     hn::Store(hn::IfThenElse(hn::Eq(s, hn::Zero(df)), least, s), df, scales + t);

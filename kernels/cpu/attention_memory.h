@@ -29,7 +29,7 @@ struct ItemMemory {
     denominators = Take(all * 16);
     largest = Take(all);
     states = Take((all + 1) * StateFloats(plan));
-    values = Take(int64_t{plan.unit / plan.kv_per_v} * plan.v_dims * kBlockTokens);
+    values = Take(plan.v_dims * kBlockTokens);
     key_sources = Take(std::max(plan.coded.key_source_floats, plan.own.key_source_floats));
     keys = Take(key_rows * kBlockTokens);
     rotated = Take(kGroupQueries * plan.query_dims);
@@ -64,7 +64,7 @@ struct ItemMemory {
   float* denominators;  // [unit][queries_per_head][16]
   float* largest;       // [unit][queries_per_head]
   float* states;        // [unit][queries_per_head] folded parts, and one more: the part that ends
-  float* values;        // [unit / kv_per_v][v_dims / 16][64][16]
+  float* values;        // [v_dims / 16][64][16] of a page's V latent head
   float* key_sources;
   float* keys;       // [rows][64]
   float* rotated;    // [kGroupQueries][query_dims]

@@ -23,12 +23,14 @@ bool IsSmall(const Segment& segment) {
   return Info(segment.codec).scale_bytes == 2 && Info(segment.codec).bits <= 4;
 }
 
-// One row of a segment's factors as int8 parts: x ~ scale * (part0 + part1 / 254).
+// One row of a segment's factors, which are zeros, as int8 parts: x ~ scale * (part0 + part1 /
+// 254).
 void QuantizeRow(const float* x, KUpSegment& segment, int64_t row, int64_t rows, int64_t head) {
   float largest = 0.0f;
   for (int d = 0; d < segment.dims; ++d) largest = std::max(largest, std::fabs(x[d]));
+  if (largest < kLeastScale) return;
   const float scale = largest / kMaxFactor;
-  const float inverse = largest > 0.0f ? kMaxFactor / largest : 0.0f;
+  const float inverse = kMaxFactor / largest;
   // Row of the factors: groups of kGroupPairs x rows and their y rows.
   const int64_t pairs = rows / 2, pair = row % pairs;
   const int64_t place =
@@ -189,7 +191,7 @@ void CpuAttentionPlan::AddJoint(const AttentionSpec& spec, const float* k_up,
         x[i] = k_up + (head * spec.head_dim + dim) * k_dims;
         for (const int d : dims) largest = std::max(largest, std::fabs(x[i][d]));
       }
-      if (largest == 0.0f) continue;  // nothing but the bias
+      if (largest < kLeastScale) continue;  // nothing but the bias
       const float scale = largest / kMaxFactor;
       joint.scales[head * pairs + pair] = scale;
       for (int i = 0; i < 2; ++i) {
@@ -273,11 +275,10 @@ void CpuAttentionPlan::PrepareAbsorbed(const AttentionSpec& spec) {
   if (!coded.integer_scores) return;
   AbsorbedKeys& keys = coded.absorbed;
   for (const Segment& segment : spec.cache.k.segments) {
-    AbsorbedKeys::Part part = {
-        .dims = segment.dims,
-        .row_bytes = RoundUp(segment.dims, kAmxStep),
-        .has_offset = Info(segment.codec).bits == 8 || Info(segment.codec).scale_bytes == 4,
-        .factor_offset = keys.tile_floats};
+    AbsorbedKeys::Part part = {.dims = segment.dims,
+                               .row_bytes = RoundUp(segment.dims, kAmxStep),
+                               .has_offset = HasSignedOffset(segment.codec),
+                               .factor_offset = keys.tile_floats};
     part.scale_offset = part.factor_offset + 2 * kAmxRows * part.row_bytes / 4;
     part.source_floats = 2 * kBlockTokens + part.row_bytes / 4 * kBlockTokens;
     keys.tile_floats = part.scale_offset + 2 * kAmxRows;

@@ -22,8 +22,18 @@ inline constexpr int kPartRatio = 254;
 // The largest int8 part.
 inline constexpr int kMaxFactor = 127;
 
+// Factors and token scales below this are taken for 0: no key shows them, and their inverses,
+// multiplied with each other and a key, stay finite.
+inline constexpr float kLeastScale = 1e-12f;
+
 // Pairs that are rebuilt from integers together: their x and y rows are one tile of AMX.
 inline constexpr int kGroupPairs = 8;
+
+// Whether a code's value is more than a multiple of its signed code (attention_codes-inl.h): the
+// zero of min-max codes, the half that 8-bit codes are off the middle.
+inline bool HasSignedOffset(Codec codec) {
+  return Info(codec).bits == 8 || Info(codec).scale_bytes == 4;
+}
 
 // Memory that starts at a cache line.
 template <typename T>

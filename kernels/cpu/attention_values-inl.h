@@ -90,7 +90,7 @@ class ValueBatch {
     VF scaled[kTokenVectors];
     auto top = hn::Zero(di);
     VF offset_sum = zero;
-    const bool has_offset = HasOffset((*segments_)[s].codec);
+    const bool has_offset = HasSignedOffset((*segments_)[s].codec);
     for (int v = 0; v < kTokenVectors; ++v) {
       const VF weight = hn::Load(df, weights + v * kLanes);
       // A weight of 0 takes nothing of a token, whatever its scale.

@@ -153,19 +153,19 @@ void PackHalves(const float* values, int64_t count, uint16_t* halves) {
 
 void PackRow(const CachePlane& plane, const float* values, int token, uint8_t* head,
              float* decoded) {
-  for (const Segment& segment : plane.segments) {
+  for (size_t s = 0; s < plane.segments.size(); ++s) {
+    const Segment& segment = plane.segments[s];
+    uint8_t* at = head + plane.segment_offset(static_cast<int>(s));
     if (segment.codec == Codec::kF32) {
-      PutWhole(plane.order, values, segment.dims, token, head);
+      PutWhole(plane.order, values, segment.dims, token, at);
       if (decoded != nullptr) std::memcpy(decoded, values, segment.dims * sizeof(float));
     } else if (segment.codec == Codec::kF16) {
-      PutHalves(plane.order, values, segment.dims, token, head, decoded);
+      PutHalves(plane.order, values, segment.dims, token, at, decoded);
     } else {
-      PutCodes(segment, plane.order, values, token, head, decoded);
+      PutCodes(segment, plane.order, values, token, at, decoded);
     }
     values += segment.dims;
     if (decoded != nullptr) decoded += segment.dims;
-    head += segment.dims / kTileDims * TileBytes(segment.codec) +
-            kBlockTokens * Info(segment.codec).scale_bytes;
   }
 }
 

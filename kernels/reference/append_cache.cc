@@ -112,7 +112,8 @@ class SequenceWriter {
 }  // namespace
 
 void ReferenceAppendCache(const AppendCacheParams& p) {
-  LATENTD_CHECK(p.plan != nullptr && p.cache.block_bytes == p.plan->spec().cache.block_bytes());
+  LATENTD_CHECK(p.plan != nullptr);
+  CheckView(p.plan->spec().cache, p.cache);
   const SequenceWriter writer(static_cast<const ReferenceAttentionPlan&>(*p.plan), p);
   int64_t sink_row = 0;
   for (int64_t i = 0; i < std::ssize(p.cache.kv_lens); ++i) sink_row = writer.Write(i, sink_row);

@@ -124,7 +124,8 @@ ReferenceAttentionPlan::ReferenceAttentionPlan(const AttentionSpec& spec) : Atte
 }
 
 void ReferenceAttention(const AttentionParams& p) {
-  LATENTD_CHECK(p.plan != nullptr && p.cache.block_bytes == p.plan->spec().cache.block_bytes());
+  LATENTD_CHECK(p.plan != nullptr);
+  CheckView(p.plan->spec().cache, p.cache);
   const auto& plan = static_cast<const ReferenceAttentionPlan&>(*p.plan);
   const AttentionSpec& spec = plan.spec();
   const int q_per_kv = spec.num_heads / spec.num_kv_heads;
@@ -132,7 +133,6 @@ void ReferenceAttention(const AttentionParams& p) {
     const int64_t first_row = p.cache.cu_q_lens[i];
     const int64_t q_len = p.cache.cu_q_lens[i + 1] - first_row;
     const int64_t first_position = p.cache.kv_lens[i] - q_len;
-    LATENTD_CHECK(first_position >= 0);
     for (int kv_head = 0; kv_head < spec.num_kv_heads; ++kv_head) {
       SequenceReader reader(plan, p.cache, i, kv_head);
       for (int64_t r = 0; r < q_len; ++r) {

@@ -49,6 +49,35 @@ TEST(OwnPage, TheLastLiesInTheSeatAndTheOthersInTheStepsPages) {
             seats.data() + 2 * layer.sequence_bytes());
 }
 
+TEST(CheckViewDeathTest, AViewHasASeatAStepPageAndBlocksForEverySequence) {
+  const CacheLayer layer = Layer();
+  uint8_t seats = 0;
+  const std::vector<int32_t> cu = {0, 2, 3}, kv = {65, 10}, seat_of = {1, 0}, first = {0, 1, 1};
+  const std::vector<int32_t> blocks(4, 0), too_long = {65, 129}, too_short = {1, 10};
+  const CacheView good = {.block_bytes = layer.block_bytes(),
+                          .cu_q_lens = cu,
+                          .kv_lens = kv,
+                          .block_table = blocks,
+                          .max_blocks = 2,
+                          .seats = &seats,
+                          .seat_of = seat_of,
+                          .first_step_page = first};
+  CheckView(layer, good);
+  const auto expect_death = [&](auto change) {
+    CacheView view = good;
+    change(view);
+    EXPECT_DEATH(CheckView(layer, view), "");
+  };
+  expect_death([](CacheView& view) { view.block_bytes += 128; });
+  expect_death([](CacheView& view) { view.cu_q_lens.remove_suffix(1); });
+  expect_death([](CacheView& view) { view.block_table.remove_suffix(1); });
+  expect_death([&](CacheView& view) { view.kv_lens = too_long; });
+  expect_death([&](CacheView& view) { view.kv_lens = too_short; });
+  expect_death([](CacheView& view) { view.seats = nullptr; });
+  expect_death([](CacheView& view) { view.seat_of.remove_suffix(1); });
+  expect_death([](CacheView& view) { view.first_step_page.remove_suffix(1); });
+}
+
 TEST(OwnPageDeathTest, IsOfAPageThatTheRowsTouch) {
   const CacheLayer layer = Layer();
   const std::vector<int32_t> cu = {0, 2}, kv = {65}, seat_of = {0}, first = {0, 1};

@@ -216,6 +216,67 @@ TEST(CpuAttentionTest, AgreesOnSharedLatentHeadsWithEveryKindOfVectors) {
   });
 }
 
+// Codes of 8 bits bound the error of what they hold, though others stand beside them.
+TEST(CpuAttentionTest, EightBitsBesideFewKeepTheirPrecision) {
+  for (const Amx amx : {Amx::kIfThere, Amx::kNever}) {
+    for (const bool biases : {false, true}) {
+      const AttentionCase c({.path = AttentionPath::kReconstruct,
+                             .k = {{.dims = 32, .codec = Codec::kInt8},
+                                   {.dims = 32, .codec = Codec::kInt4},
+                                   {.dims = 16, .codec = Codec::kInt2}},
+                             .v = One(32, Codec::kF16),
+                             .biases = biases});
+      PagedCache cache(c.spec().cache, {100});
+      AttentionInputs inputs(c, cache.num_tokens());
+      for (int64_t i = 0; i < std::ssize(inputs.k); ++i) {
+        if (i % c.spec().cache.k.dims() >= 32) inputs.k[i] = 0.0f;
+      }
+      CpuRun cpu(c, 1);
+      if (amx == Amx::kNever) {
+        cpu.Use(std::make_unique<CpuAttentionPlan>(c.spec(), /*use_amx=*/false));
+      }
+      cpu.Append(inputs, cache, cache.WholeStep());
+      const PagedStep step = cache.LastStep(5);
+      EXPECT_LT(
+          RelativeError(AttendReference(c, inputs, cache, step), cpu.Attend(inputs, cache, step)),
+          1e-4);
+    }
+  }
+}
+
+// A dead dim's factors are next to nothing, not 0, and a token's latents may be 0.
+TEST(CpuAttentionTest, FactorsOfNextToNothingAreNothing) {
+  for (const float size : {1e-14f, 1e-30f, 1e-41f}) {
+    const AttentionCase c(
+        {.path = AttentionPath::kReconstruct,
+         .k_latent_heads = 1,
+         .k = {{.dims = 32, .codec = Codec::kInt4}, {.dims = 16, .codec = Codec::kInt8}},
+         .v = One(32, Codec::kF16),
+         .biases = true});
+    const int dims = c.spec().cache.k.dims();
+    std::vector<float> k_up(c.spec().k_up, c.spec().k_up + int64_t{c.sink_width()} * dims);
+    for (size_t i = 0; i < k_up.size(); ++i) {
+      const bool few_bits = i % dims < 32;
+      if (i / dims % 2 == 0 || few_bits) k_up[i] *= size;
+    }
+    AttentionSpec spec = c.spec();
+    spec.k_up = k_up.data();
+    PagedCache cache(spec.cache, {70});
+    AttentionInputs inputs(c, cache.num_tokens());
+    for (int d = 0; d < 32; ++d) inputs.k[5 * dims + d] = 0.0f;
+    CpuRun cpu(c, 1);
+    cpu.Append(inputs, cache, cache.WholeStep());
+    cpu.Use(std::make_unique<CpuAttentionPlan>(spec, RequestAmx()));
+    const PagedStep step = cache.LastStep(2);
+    const std::vector<float> q = RowsOf(step, inputs.q, c.q_width());
+    std::vector<float> expected(q.size());
+    const ReferenceAttentionPlan reference(spec);
+    ReferenceAttention(
+        {.plan = &reference, .cache = cache.View(step), .q = q.data(), .out = expected.data()});
+    EXPECT_LT(RelativeError(expected, cpu.Attend(inputs, cache, step)), 1e-4) << size;
+  }
+}
+
 // ---- What a layer keeps beside its blocks, and what changes its scores ----
 
 const std::vector<Segment> kMixed = {{.dims = 16, .codec = Codec::kInt8},
