@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -185,12 +184,9 @@ absl::Status Measure(const CompressOptions& options, const Checkpoint& checkpoin
   report->bytes_per_sequence = engine->info().bytes_per_sequence;
   std::vector<TextWindow> windows;
   for (const std::vector<int32_t>& window : held_out) windows.push_back({.tokens = window});
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  ASSIGN_OR_RETURN(
-      report->measured,
-      MeasureDivergence(*full, *engine, windows,
-                        options.model.threads > 0 ? options.model.threads : std::max(1, cores),
-                        Stage(progress, "measuring the loss")));
+  ASSIGN_OR_RETURN(report->measured,
+                   MeasureDivergence(*full, *engine, windows, options.model.threads,
+                                     Stage(progress, "measuring the loss")));
   return absl::OkStatus();
 }
 
@@ -248,6 +244,7 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   if (!options.statistics.empty() && !std::filesystem::exists(options.statistics, ignored)) {
     RETURN_IF_ERROR(AtomicFile::Create(options.statistics).status());
   }
+  RETURN_IF_ERROR(CreateOps(options.model).status());
   RETURN_IF_ERROR(CheckLinearAlgebra());
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.model));
   RETURN_IF_ERROR(CheckReplaces(options.out, *checkpoint));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -135,6 +136,10 @@ absl::Status CompressFlags::CheckTogether(const std::string& method) const {
   if (!strangers.empty()) {
     return wrong(absl::StrJoin(strangers, " and "), strangers.size() == 1 ? " belongs" : " belong",
                  " to --method ", method == "palu" ? "mixed" : "palu", ", the method is ", method);
+  }
+  if (calibration_.size() > 1 && absl::c_linear_search(calibration_, "self")) {
+    return wrong("--calibration is self and ", calibration_.size() - 1,
+                 " more: give one or more files, or self alone");
   }
   if (ratio_.has_value() && bytes_per_token_.has_value()) {
     return wrong("--ratio is ", *ratio_, " and --bytes-per-token is ", *bytes_per_token_,

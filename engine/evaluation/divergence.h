@@ -20,10 +20,11 @@ struct DivergenceResult {
   int64_t tokens = 0;
 };
 
-// Runs both engines over the same windows, step by step, and compares their logits row by row: some
-// tens of rows of logits are all that is held. `threads` >= 1 compare. INVALID_ARGUMENT with both
-// numbers when the vocabularies differ or a context is too short; INTERNAL when logits are not
-// finite. The engines' caches are overwritten from block 0 on.
+// Runs both engines over the same windows, step by step, and compares their logits for the counted
+// tokens, of which there is one at least, row by row: some tens of rows of logits are all that is
+// held. `threads` (0: one per core) compare. INVALID_ARGUMENT with both numbers when the
+// vocabularies differ or a context is too short; INTERNAL when logits are not finite. The engines'
+// caches are overwritten from block 0 on.
 absl::StatusOr<DivergenceResult> MeasureDivergence(Engine& reference, Engine& engine,
                                                    absl::Span<const TextWindow> windows,
                                                    int threads, const EvaluationProgress& progress);

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <iostream>
-#include <thread>
 
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
@@ -53,14 +51,11 @@ absl::Status Divergence(const Options& options) {
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, 1));
   ASSIGN_OR_RETURN(const TestText text, OpenTestText(options.text, opened));
   ASSIGN_OR_RETURN(const OpenedModel reference, OpenReference(options.reference, options.model, 1));
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads =
-      options.model.model.threads > 0 ? options.model.model.threads : std::max(1, cores);
   DivergenceResult result;
   {
     ProgressLine line("divergence");
     ASSIGN_OR_RETURN(result, MeasureDivergence(*reference.engine, *opened.engine, text.windows,
-                                               threads, ShowOn(&line)));
+                                               options.model.model.threads, ShowOn(&line)));
   }
   Print(options, opened.engine->info(), text.windows.size(), result);
   return absl::OkStatus();

@@ -15,10 +15,12 @@ struct PerplexityResult {
   int64_t tokens = 0;         // that were counted
 };
 
-// Perplexity of the windows' tokens. INVALID_ARGUMENT with both numbers when the engine's context
-// is too short; INTERNAL when the model gives no finite probability.
+// Perplexity of the windows' counted tokens, of which there is one at least. `threads` (0: one per
+// core) add up logits. INVALID_ARGUMENT with both numbers when the engine's context is too short;
+// INTERNAL when the model gives no finite probability. The engine's cache is overwritten from block
+// 0 on.
 absl::StatusOr<PerplexityResult> MeasurePerplexity(Engine& engine,
                                                    absl::Span<const TextWindow> windows,
-                                                   const EvaluationProgress& progress);
+                                                   int threads, const EvaluationProgress& progress);
 
 }  // namespace latentd

@@ -43,7 +43,8 @@ absl::Status Perplexity(const Options& options) {
   PerplexityResult result;
   {
     ProgressLine line("perplexity");
-    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, text.windows, ShowOn(&line)));
+    ASSIGN_OR_RETURN(result, MeasurePerplexity(*opened.engine, text.windows,
+                                               options.model.model.threads, ShowOn(&line)));
   }
   Print(options, opened.engine->info(), text.windows.size(), result);
   return absl::OkStatus();

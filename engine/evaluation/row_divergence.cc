@@ -20,6 +20,22 @@ using DD = hn::ScalableTag<double>;
 using DF = hn::Rebind<float, DD>;
 using VD = hn::Vec<DD>;
 
+// Sum of e^(x_i - top). Exp makes 0 of a NaN, so each value is added 0 times as well.
+double SumExp(const float* x, int64_t n, float top) {
+  const DD dd;
+  const DF df;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(dd));
+  VD sums = hn::Zero(dd);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const VD value = hn::Sub(hn::PromoteTo(dd, hn::LoadU(df, x + i)), hn::Set(dd, top));
+    sums = hn::Add(sums, hn::MulAdd(value, hn::Zero(dd), hn::Exp(dd, value)));
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(dd, sums));
+  for (; i < n; ++i) sum += std::exp(static_cast<double>(x[i]) - top);
+  return sum;
+}
+
 // sums[0] = sum of e^(p_i - p_max), sums[1] = sum of e^(q_i - q_max),
 // sums[2] = sum of e^(p_i - p_max) (p_i - q_i).
 void SumRow(const float* p, const float* q, int64_t vocab, float p_max, float q_max, double* sums) {
@@ -56,7 +72,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace latentd {
 
+HWY_EXPORT(SumExp);
 HWY_EXPORT(SumRow);
+
+double RowLogprob(absl::Span<const float> logits, int32_t next) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  return static_cast<double>(logits[next]) - top -
+         std::log(HWY_DYNAMIC_DISPATCH(SumExp)(logits.data(), std::ssize(logits), top));
+}
 
 RowDivergence CompareRows(absl::Span<const float> p, absl::Span<const float> q, int32_t next) {
   const auto p_top = std::max_element(p.begin(), p.end());

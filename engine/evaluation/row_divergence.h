@@ -19,4 +19,8 @@ struct RowDivergence {
 // finite when a logit is not. p and q are [vocab], next is in [0, vocab). Any thread.
 RowDivergence CompareRows(absl::Span<const float> p, absl::Span<const float> q, int32_t next);
 
+// log softmax(logits)[next], natural log; the same as q_logprob of such a row but for rounding. Not
+// finite when a logit is not. Any thread.
+double RowLogprob(absl::Span<const float> logits, int32_t next);
+
 }  // namespace latentd

@@ -55,6 +55,8 @@ TEST(CompressFlags, AMethodTakesItsOwnFlags) {
               HasSubstr("--ratio belongs to --method mixed, the method is palu"));
   EXPECT_THAT(Parse({"--ratio", "4", "--bytes-per-token", "100"}).status().message(),
               HasSubstr("--ratio is 4 and --bytes-per-token is 100"));
+  EXPECT_THAT(Parse({"--calibration", "self", "--calibration", "a"}).status().message(),
+              HasSubstr("--calibration is self and 1 more"));
   EXPECT_THAT(Parse({"--method", "svd"}).status().message(), HasSubstr("allowed: mixed, palu"));
 }
 

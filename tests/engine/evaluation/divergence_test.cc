@@ -101,24 +101,6 @@ TEST(Divergence, OneInAHundredMayLieAboveP99) {
   }
 }
 
-TEST(Divergence, ProgressRisesToOneAndCanEndTheWork) {
-  const auto even = [](int) { return 0.0f; };
-  const std::vector<int32_t> ids(1025, 0);
-  std::vector<double> shares;
-  const auto note = [&](double share) {
-    shares.push_back(share);
-    return shares.size() < 5 ? absl::OkStatus() : absl::CancelledError("enough");
-  };
-  ScriptedEngine reference(even), engine(even);
-  reference.EndWindowsAt(1024), engine.EndWindowsAt(1024);
-  const TextWindow window{.tokens = ids};
-  ASSERT_TRUE(MeasureDivergence(reference, engine, {window, window}, 1, note).ok());
-  EXPECT_EQ(shares, (std::vector<double>{0.25, 0.5, 0.75, 1}));
-  const auto ended = MeasureDivergence(reference, engine, {window, window}, 1, note);
-  EXPECT_TRUE(absl::IsCancelled(ended.status())) << ended.status();
-  EXPECT_EQ(shares.size(), 5u);
-}
-
 TEST(Divergence, WhatCannotBeComparedIsNamed) {
   const auto even = [](int) { return 0.0f; };
   ScriptedEngine reference(even), other_vocabulary(even, 3);

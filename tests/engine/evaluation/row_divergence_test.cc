@@ -47,6 +47,7 @@ TEST(RowDivergence, AgreesWithPlainSumsForEverySize) {
     EXPECT_NEAR(row.kl, PlainKl(p, q), 1e-11) << vocab;
     EXPECT_NEAR(row.p_logprob, p[vocab / 2] - LogSumExp(p), 1e-11) << vocab;
     EXPECT_NEAR(row.q_logprob, q[vocab / 2] - LogSumExp(q), 1e-11) << vocab;
+    EXPECT_NEAR(RowLogprob(q, vocab / 2), row.q_logprob, 1e-12) << vocab;
     EXPECT_EQ(row.p_top, std::max_element(p.begin(), p.end()) - p.begin()) << vocab;
     EXPECT_EQ(row.q_top, std::max_element(q.begin(), q.end()) - q.begin()) << vocab;
   }
@@ -79,6 +80,7 @@ TEST(RowDivergence, ANaNShows) {
   q[57] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_FALSE(std::isfinite(CompareRows(p, q, 0).kl));
   EXPECT_FALSE(std::isfinite(CompareRows(q, p, 0).kl));
+  EXPECT_FALSE(std::isfinite(RowLogprob(q, 0)));
 }
 
 }  // namespace
