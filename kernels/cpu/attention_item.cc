@@ -2,9 +2,10 @@
 // item, and stays in the first-level cache while they use it.
 //
 // What bounds it, on one thread of a busy Sapphire Rapids, best of many runs at depth 8192, with 9
-// query and 3 KV heads of 64 (like `attention_bench`, 2026-11-30; peaks in the same hour: fp32 117
-// GMAC/s; a tile product of AMX, 16 x 16 x 64, 4.9 ns). A block is 64 tokens of all KV heads;
-// "7.7x" are 96 K dims and 160 V dims of 4 and 2 bits in one latent head, with sinks and own page.
+// query and 3 KV heads of 64 (peaks in the same hour: fp32 117 GMAC/s; a tile product of AMX, 16 x
+// 16 x 64, 4.9 ns). A block is 64 tokens of all KV heads; "7.7x" are 96 K dims and 160 V dims of 4
+// and 2 bits in one latent head, with sinks and own page. `attention_bench` has such heads and
+// caches, up to a depth of 8000.
 //
 //   1 row, 16-bit cache     memory: 49 KB a block, 1.9 us = 25 GB/s. From the core's caches 1.4 us,
 //                           four fifths of it the two products
