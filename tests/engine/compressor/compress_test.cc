@@ -4,7 +4,12 @@
 #include <iterator>
 
 #include "engine/checkpoint/latents_file.h"
+#include "engine/compressor/calibration.h"
+#include "engine/evaluation/perplexity.h"
+#include "engine/local_engine.h"
 #include "engine/text/gguf_tokenizer.h"
+#include "engine/text/shingles.h"
+#include "engine/text/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -86,6 +91,24 @@ TEST_F(CompressTest, WritesLatentsThatFitTheModelAndReportsWhatTheyTake) {
   EXPECT_EQ(json["bytes_per_token"], report->bytes_per_token);
   EXPECT_EQ(json["full_bytes_per_token"], (*checkpoint)->config().full_bytes_per_token());
   EXPECT_EQ(json["layers"].size(), 2u);
+}
+
+TEST_F(CompressTest, TheNormsOfRebuiltKeysAreInTheBudget) {
+  const GgufVocabulary vocabulary = TinyByteLevel();
+  CompressOptions options = Options("x.latents");
+  options.model.model =
+      WriteTinyModel({.family = "qwen3", .vocab = static_cast<int>(vocabulary.tokens.size())});
+  std::ofstream(options.model.model + "/tokenizer.json") << TokenizerJsonOf(vocabulary).value();
+  const auto report = Compress(options, Ignore);
+  ASSERT_TRUE(report.ok()) << report.status();
+  // 256 bytes, of them 8 for norms.
+  EXPECT_LE(report->bytes_per_token, report->full_bytes_per_token / 4);
+  EXPECT_GE(report->bytes_per_token, report->full_bytes_per_token / 4 - 8);
+  const auto checkpoint = Checkpoint::Open(options.model.model);
+  ASSERT_TRUE(checkpoint.ok());
+  const auto latents = OpenLatents(options.out, **checkpoint);
+  ASSERT_TRUE(latents.ok()) << latents.status();
+  for (const LatentLayer& layer : (*latents)->layers) EXPECT_EQ(layer.cache.key_norms, 2);
 }
 
 TEST_F(CompressTest, PaluTakesTheGradientsThatItsRanksNeed) {
@@ -174,11 +197,27 @@ TEST_F(CompressTest, TheSeedMakesTheText) {
 TEST_F(CompressTest, CalibratesOnFiles) {
   CompressOptions options = Options("files");
   std::string text;
-  while (text.size() < 500) text += "hello world, ";
+  for (int i = 0; text.size() < 5000; ++i) text += "hello world " + std::to_string(i * i) + ", ";
   options.calibration = {folder_.Write("text", text)};
   const auto report = Compress(options, Ignore);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(report->calibration, HasSubstr("/text"));
+
+  // Of five windows two are not calibrated on, and the loss is measured on those.
+  const auto checkpoint = Checkpoint::Open(*model_);
+  ASSERT_TRUE(checkpoint.ok());
+  const auto tokenizer = Tokenizer::Create((*checkpoint)->tokenizer());
+  ASSERT_TRUE(tokenizer.ok());
+  const auto windows = WindowsFromFiles(options.calibration, **tokenizer, 5, 70);
+  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto& w = *windows;
+  EXPECT_EQ((*OpenLatents(options.out, **checkpoint))->shingles, ShinglesOf({w[0], w[1], w[3]}));
+  const auto full = CreateLocalEngine(**checkpoint, nullptr, *CreateCpuOps(1), {.num_blocks = 2});
+  ASSERT_TRUE(full.ok()) << full.status();
+  const auto expected = MeasurePerplexity(**full, {{.tokens = w[2]}, {.tokens = w[4]}}, 1,
+                                          [](double) { return absl::OkStatus(); });
+  EXPECT_NEAR(report->measured.reference_perplexity, expected->perplexity, 1e-9);
+
   options.calibration = {folder_.Write("short", "hello")};
   EXPECT_THAT(Compress(options, Ignore).status().message(),
               AllOf(HasSubstr("/short has "), HasSubstr("its 5 windows of 70 need 350"),

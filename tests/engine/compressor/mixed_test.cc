@@ -143,6 +143,19 @@ TEST_F(CompressMixedTest, MeetsTheBudget) {
   EXPECT_NEAR(BytesPerToken(Compressed({.bytes_per_token = 300})), 296, 4);
 }
 
+// Cuts cost all readers, codes only those on later pages: at one budget, dims win over bits.
+TEST_F(CompressMixedTest, AnOwnPageKeepsMoreDims) {
+  const auto dims = [&](bool own_page) {
+    int sum = 0;
+    for (const LayerFactors& layer : Compressed({.ratio = 5.3, .own_page = own_page})) {
+      EXPECT_EQ(layer.own_page, own_page);
+      sum += layer.k.plane.dims() + layer.v.plane.dims();
+    }
+    return sum;
+  };
+  EXPECT_GT(dims(true), dims(false));
+}
+
 TEST_F(CompressMixedTest, KeysTakeTheirShareOfTheBytes) {
   const auto factors = Compressed({.ratio = 5, .k_share = 0.3});
   double k = 0;
