@@ -25,7 +25,7 @@ struct EngineInfo {
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
   int64_t weight_bytes = 0;
   std::string cache_name;  // "full f16", or how the latents were made
-  std::string device;      // "cpu"
+  std::string device;      // Ops::name(): "cpu (AVX3_DL)"
 };
 
 // Computes steps of a batch of sequences. One thread at a time.

@@ -110,10 +110,4 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return opened;
 }
 
-absl::StatusOr<TokenizerSource> ReadTokenizerSource(const std::string& path) {
-  if (IsFolder(path)) return ReadHfTokenizer(path);
-  ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(path));
-  return ReadGgufTokenizer(*file);
-}
-
 }  // namespace latentd

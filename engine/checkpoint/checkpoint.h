@@ -65,10 +65,6 @@ class Checkpoint {
   virtual std::optional<TensorView> Find(std::string_view name) const = 0;
 };
 
-// The tokenizer of a Hugging Face folder or a .gguf file alone; also of a GGUF file that has a
-// vocabulary and no weights.
-absl::StatusOr<TokenizerSource> ReadTokenizerSource(const std::string& path);
-
 // Identifies a base model: config facts and a hash of its k and v projections. Lower-case hex, 32
 // digits.
 std::string Fingerprint(const Checkpoint& checkpoint);

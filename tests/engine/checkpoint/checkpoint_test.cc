@@ -105,15 +105,11 @@ TEST(CheckpointTest, TinyStoriesAgreesInBothFormats) {
   EXPECT_EQ((*gguf)->tokenizer().gguf->tokens.size(), 512u);
 }
 
-TEST(CheckpointTest, ReadsTheTokenizerOfAVocabularyAlone) {
+TEST(CheckpointTest, AVocabularyAloneIsNoModel) {
   const char* data = std::getenv("LATENTD_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "LATENTD_TEST_DATA is not set";
   const std::string path =
       std::string(data) + "/tokenizers/llamacpp-vocab-gguf/ggml-vocab-gpt-2.gguf";
-  const auto source = ReadTokenizerSource(path);
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ(source->gguf->tokens.size(), 50257u);
-  EXPECT_EQ(source->gguf->merges.size(), 50000u);
   EXPECT_THAT(std::string(Checkpoint::Open(path).status().message()),
               HasSubstr("token_embd.weight is missing"));
 }
