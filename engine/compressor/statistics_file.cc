@@ -36,6 +36,12 @@ uint64_t HashOf(const StatisticsSums& sums) {
   return hash;
 }
 
+// Of a StatisticsOptions::Gradients as the file has it.
+const char* NameOf(int64_t gradients) {
+  constexpr const char* kNames[] = {"none", "of drawn labels", "of the text"};
+  return gradients >= 0 && gradients < std::ssize(kNames) ? kNames[gradients] : "unknown";
+}
+
 uint64_t HashOf(const CalibrationWindows& windows) {
   uint64_t hash = windows.size();
   for (const std::vector<int32_t>& window : windows) {
@@ -61,13 +67,16 @@ StatisticsSums EmptySums(const ModelConfig& config, const StatisticsOptions& opt
 StatisticsFile::StatisticsFile(std::string path, const Checkpoint& checkpoint,
                                const CalibrationWindows& windows, const StatisticsOptions& options)
     : path_(std::move(path)),
-      windows_(static_cast<int64_t>(windows.size())),
       own_{.magic = {'L', 'T', 'D', 'S', 'T', 'A', 'T', '1'},
            .text = HashOf(windows),
            .sinks = options.sinks,
            .gradients = static_cast<int64_t>(options.gradients),
            .seed = options.seed} {
   static_assert(sizeof(Header) == 96);
+  tokens_.push_back(0);
+  for (const std::vector<int32_t>& window : windows) {
+    tokens_.push_back(tokens_.back() + std::ssize(window) - options.sinks);
+  }
   std::memcpy(own_.fingerprint, Fingerprint(checkpoint).data(), sizeof(own_.fingerprint));
 }
 
@@ -87,19 +96,19 @@ absl::Status StatisticsFile::Write(const StatisticsSums& sums) const {
 
 absl::Status StatisticsFile::CheckSame(const Header& found) const {
   const auto other = [&](const char* what, const auto& its, const auto& ours) {
-    return absl::FailedPreconditionError(Message(path_, " holds the work of another run: ", what,
-                                                 " ", its, ", now ", ours,
+    return absl::FailedPreconditionError(Message(path_, " holds the work of another run: its ",
+                                                 what, " ", its, ", now ", ours,
                                                  "; remove it or name another"));
   };
   const std::string_view its_model(found.fingerprint, sizeof(found.fingerprint)),
       model(own_.fingerprint, sizeof(own_.fingerprint));
-  if (its_model != model) return other("model", its_model, model);
-  if (found.text != own_.text) return other("calibration text", found.text, own_.text);
-  if (found.sinks != own_.sinks) return other("sinks", found.sinks, own_.sinks);
+  if (its_model != model) return other("model is", its_model, model);
+  if (found.text != own_.text) return other("calibration text has the hash", found.text, own_.text);
+  if (found.sinks != own_.sinks) return other("sinks are", found.sinks, own_.sinks);
   if (found.gradients != own_.gradients) {
-    return other("gradients", found.gradients, own_.gradients);
+    return other("gradients are", NameOf(found.gradients), NameOf(own_.gradients));
   }
-  if (found.seed != own_.seed) return other("seed", found.seed, own_.seed);
+  if (found.seed != own_.seed) return other("seed is", found.seed, own_.seed);
   return absl::OkStatus();
 }
 
@@ -119,7 +128,8 @@ absl::Status StatisticsFile::Read(StatisticsSums* sums) const {
   if (std::memcmp(found.magic, own_.magic, sizeof(own_.magic)) != 0) return Damaged();
   RETURN_IF_ERROR(CheckSame(found));
   bytes.remove_prefix(sizeof(found));
-  bool whole = found.windows >= 0 && found.windows <= windows_;
+  bool whole = found.windows >= 0 && found.windows < std::ssize(tokens_) &&
+               found.tokens == tokens_[found.windows];
   ForNumbers(*sums, [&](std::vector<double>& numbers) {
     const size_t size = numbers.size() * sizeof(double);
     whole = whole && bytes.size() >= size;

@@ -67,8 +67,8 @@ class StatisticsFile {
   absl::Status Damaged() const;
 
   const std::string path_;
-  const int64_t windows_;
-  Header own_;  // but for the last three
+  std::vector<int64_t> tokens_;  // [windows + 1]: of the first windows but their sinks
+  Header own_;                   // but for the last three
 };
 
 }  // namespace latentd

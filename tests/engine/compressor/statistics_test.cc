@@ -221,13 +221,13 @@ TEST_F(StatisticsTest, WorkOfAnotherRunIsRefusedWithWhatDiffers) {
   };
   const StatisticsOptions options = options_;
   options_.sinks = 5;
-  refused("sinks 4, now 5");
+  refused("its sinks are 4, now 5");
   options_ = options;
   options_.seed = 8;
-  refused("seed 3, now 8");
+  refused("its seed is 3, now 8");
   options_ = options;
   options_.gradients = Gradients::kText;
-  refused("gradients");
+  refused("its gradients are of drawn labels, now of the text");
   options_ = options;
   windows_[4][20] += 1;
   refused("calibration text");
@@ -255,6 +255,11 @@ TEST_F(StatisticsTest, DamagedWorkIsRefused) {
   std::string flipped = good;
   flipped[good.size() / 2] ^= 1;
   refuses(flipped);
+  for (const size_t byte : {72, 80}) {  // of the numbers of windows and of tokens
+    flipped = good;
+    flipped[byte] ^= 1;
+    refuses(flipped);
+  }
 }
 
 TEST_F(StatisticsTest, AFullDiskIsAnErrorAndLeavesTheOlderWork) {
