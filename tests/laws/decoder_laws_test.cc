@@ -161,7 +161,7 @@ std::vector<CacheKind> Kinds() {
     for (int bits : {8, 4, 3, 2}) {
       add({.name = absl::StrCat(family, "_plain_", bits), .family = family, .plain_bits = bits});
     }
-    for (int sinks : {0, 1, 4}) {
+    for (int sinks : {0, 1, 4, 64}) {
       for (bool own_page : {false, true}) {
         for (bool means : {false, true}) {
           add({.name = absl::StrCat(family, "_mixed_", sinks, "_sinks", own_page ? "_own_page" : "",
