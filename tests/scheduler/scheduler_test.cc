@@ -302,6 +302,30 @@ TEST(SchedulerTest, WindowedSequencesPreemptAndResume) {
   EXPECT_EQ(second.sink->finish()->cache_bytes, 3 * 128);
 }
 
+// The one that gives way has left blocks behind by then, and starts again at its first token.
+TEST(SchedulerTest, APreemptedSequenceHasNothingBehindItsWindow) {
+  constexpr int kWindow = 100;
+  int preempted = 0;
+  for (int prompt = 163; prompt < 163 + 64; prompt += 7) {
+    Simulation sim({}, {.num_blocks = 5, .sliding_window = kWindow});
+    TestRequest first("first", 40, 500, 1), second("second", prompt, 400, 2);
+    sim.Add(first);
+    sim.Add(second);
+    bool left_behind = false;
+    int computed = 0;
+    while (sim.Step()) {
+      const Batch& batch = sim.last_batch();
+      const int now = batch.num_sequences() > 1 ? batch.kv_lens[1] : 0;
+      left_behind |= now == 0 && computed >= kWindow + 64;
+      computed = now;
+    }
+    preempted += left_behind && second.sink->finish()->preemptions > 0;
+    EXPECT_EQ(first.sink->tokens(), first.expected(kWindow)) << prompt;
+    EXPECT_EQ(second.sink->tokens(), second.expected(kWindow)) << prompt;
+  }
+  EXPECT_GT(preempted, 0);
+}
+
 TEST(SchedulerTest, SeatsAreCountedAndComeBack) {
   Simulation sim({.max_sequences = 3}, {.num_blocks = 16, .bytes_per_sequence = 1000});
   std::vector<TestRequest> requests;

@@ -193,7 +193,7 @@ TEST(ServerTest, CutStreamsEndsEveryCallAtOnce) {
 }
 
 TEST(ServerTest, UnaryMethodsAnswer) {
-  ServerFixture fixture({.engine = {.bytes_per_sequence = 100}});
+  ServerFixture fixture({.engine = {.sliding_window = 1000, .bytes_per_sequence = 100}});
   v1::TokenizeRequest text;
   text.set_text("ab");
   EXPECT_THAT(fixture.client().Tokenize(text)->token_ids(), testing::ElementsAre('a', 'b'));
@@ -219,6 +219,7 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(model.cache().block_tokens(), 64);
   EXPECT_EQ(model.cache().compression_ratio(), 4);
   EXPECT_EQ(model.cache().bytes_per_sequence(), 100);
+  EXPECT_EQ(model.cache().sliding_window(), 1000);
   EXPECT_TRUE(model.has_chat_template());
   EXPECT_EQ(model.max_sequences(), 64);
 
@@ -236,6 +237,25 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   fixture.server().RefreshMetrics();
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2 + 64 * 100);
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes_per_token", "part", "full"), 8);
+}
+
+TEST(ServerTest, ARunningRequestIsCountedInTheCache) {
+  ServerFixture fixture(
+      {.engine = {.bytes_per_sequence = 100, .on_step = SlowSteps(absl::Milliseconds(10))}});
+  constexpr int kUsed = 64 * 2 + 100, kTotal = 64 * 64 * 2 + 64 * 100;  // a block and a seat
+  int messages = 0;
+  const absl::Status status =
+      fixture.client().Generate(TextRequest("run", 60), absl::InfiniteFuture(), [&](const auto&) {
+        if (++messages > 1) return true;
+        const v1::GetStatsResponse stats = *fixture.client().GetStats();
+        EXPECT_EQ(stats.cache_bytes_used(), kUsed);
+        EXPECT_EQ(stats.cache_bytes_total(), kTotal);
+        fixture.server().RefreshMetrics();
+        EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "used"), kUsed);
+        EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), kTotal - kUsed);
+        return true;
+      });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace
