@@ -10,8 +10,8 @@
 
 namespace latentd {
 
-// The flags of latent-compress. A preset is a measured promise, so it stands alone: flags that
-// would change the method beside it are refused. Without any of them it is "balanced".
+// The flags of latent-compress. A preset says everything about the method, so it stands alone:
+// flags that would change the method beside it are refused. Without any of them it is "balanced".
 //
 //   preset    ratio   all: mixed, 8/4/2 bits in blocks of 32, 4 exact sinks, own page in 16 bits
 //   quality   4

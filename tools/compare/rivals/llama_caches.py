@@ -22,7 +22,7 @@ import tempfile
 import numpy as np
 
 import windows
-from measure import open_lines, read_lines
+from measure import lines_of, open_lines
 
 CACHES = {
     "llama-q8_0": ("q8_0", {}),
@@ -99,16 +99,7 @@ def main():
     tokenizer = windows.Text(args.tokenizer or args.model)
     ids = tokenizer.ids(args.text)
     starts = windows.starts(len(ids), args.window, args.windows)
-    same = (pathlib.Path(args.model).stem, args.windows, args.window)
-
-    def lines_of_these(path):
-        return [
-            line
-            for line in read_lines(path)
-            if (line["model"], line["windows"], line["window"]) == same
-        ]
-
-    done = {(line["rival"], line["number"]) for line in lines_of_these(args.out)}
+    done = {(line["rival"], line["number"]) for line in lines_of(args.out, args)}
     for number in args.only if args.only is not None else range(args.windows):
         missing = [rival for rival in CACHES if (rival, number) not in done]
         if not missing:
@@ -144,9 +135,9 @@ def main():
                 out.flush()
     simulated = {
         (line["rival"], line["number"]): line["second_half"]
-        for line in (lines_of_these(args.lines) if args.lines else [])
+        for line in (lines_of(args.lines, args) if args.lines else [])
     }
-    for line in lines_of_these(args.out):
+    for line in lines_of(args.out, args):
         half = simulated.get((line["rival"], line["number"]))
         beside = (
             f"; simulated KL {half['kl'] / half['tokens']:.5f}, "

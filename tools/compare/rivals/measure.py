@@ -107,6 +107,16 @@ def read_lines(path):
     return lines
 
 
+def lines_of(path, args):
+    """The lines of a file that are of these arguments' model and windows."""
+    same = (pathlib.Path(args.model).stem, args.windows, args.window)
+    return [
+        line
+        for line in read_lines(path)
+        if (line["model"], line["windows"], line["window"]) == same
+    ]
+
+
 def open_lines(path):
     """The file, to append lines to; a line that a kill cut off is ended."""
     cut = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
@@ -117,11 +127,24 @@ def open_lines(path):
 
 
 def calibrated(args, model, needs):
-    """The calibration for what is needed, from --calibration-cache when that file is there."""
+    """The calibration for what is needed, from --calibration-cache when that file is there (and is
+    of the same model, texts and windows)."""
     if not needs - {""}:
         return None
+    of = {
+        "model": pathlib.Path(args.model).stem,
+        "texts": [str(path) for path in args.calibration],
+        "windows": [args.calibration_windows, args.calibration_window],
+        "gradients": not args.no_gradients,
+    }
     if args.calibration_cache and args.calibration_cache.exists():
-        return torch.load(args.calibration_cache, weights_only=False, map_location=model.device)
+        kept = torch.load(args.calibration_cache, weights_only=False, map_location=model.device)
+        if getattr(kept, "of", None) != of:
+            sys.exit(
+                f"{args.calibration_cache} is a calibration of {getattr(kept, 'of', 'unknown')}, "
+                f"now {of}"
+            )
+        return kept
     if not args.calibration:
         sys.exit("the chosen rivals are calibrated: --calibration needs files")
     per_file = [
@@ -135,6 +158,7 @@ def calibrated(args, model, needs):
             windows.tokenize(args.model, path), args.calibration_window, count
         )
     result = calibration.calibrate(model, chosen, gradients=not args.no_gradients)
+    result.of = of
     if args.calibration_cache:
         torch.save(result, args.calibration_cache)
     return result
@@ -230,12 +254,7 @@ def main():
     unknown = [name for name in chosen if name not in table]
     if unknown:
         sys.exit(f"unknown rivals {unknown}; known are {list(table)}")
-    done = {
-        (line["rival"], line["number"])
-        for line in read_lines(args.out)
-        if (line["model"], line["windows"], line["window"])
-        == (pathlib.Path(args.model).stem, args.windows, args.window)
-    }
+    done = {(line["rival"], line["number"]) for line in lines_of(args.out, args)}
     numbers = args.only if args.only is not None else range(args.windows)
     missing = [
         (name, number) for number in numbers for name in chosen if (name, number) not in done

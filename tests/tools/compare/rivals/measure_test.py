@@ -1,3 +1,4 @@
+import argparse
 import json
 import math
 import pathlib
@@ -10,7 +11,7 @@ import torch
 
 from tiny_model import random_ids, tiny_model
 from llama_caches import base_tokens, figures
-from measure import compare, open_lines, read_lines, rivals
+from measure import calibrated, compare, lines_of, open_lines, read_lines, rivals
 from plot import draw
 from summary import rows, table
 from windows import evenly_spaced, starts
@@ -118,6 +119,39 @@ class SummaryTest(unittest.TestCase):
             with open_lines(path) as file:
                 file.write(json.dumps(window_line(1, 1)) + "\n")
             self.assertEqual([line["number"] for line in read_lines(path)], [0, 1])
+
+
+class KeptWorkTest(unittest.TestCase):
+    def args(self, folder, **changed):
+        facts = dict(
+            model="m.gguf",
+            windows=2,
+            window=101,
+            calibration=[pathlib.Path(folder, "ids.npy")],
+            calibration_cache=pathlib.Path(folder, "kept"),
+            calibration_windows=2,
+            calibration_window=20,
+            no_gradients=True,
+        )
+        return argparse.Namespace(**{**facts, **changed})
+
+    def test_lines_of_another_model_or_window_are_not_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "lines")
+            path.write_text(json.dumps(window_line(0, 1)) + "\n")
+            self.assertEqual(len(lines_of(path, self.args(folder))), 1)
+            for changed in ({"model": "n.gguf"}, {"windows": 3}, {"window": 99}):
+                self.assertEqual(lines_of(path, self.args(folder, **changed)), [])
+
+    def test_a_calibration_of_something_else_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            np.save(pathlib.Path(folder, "ids.npy"), random_ids(50).numpy())
+            first = calibrated(self.args(folder), tiny_model(), {"moments"})
+            kept = calibrated(self.args(folder), tiny_model(), {"moments"})
+            self.assertTrue(torch.equal(kept.mean["k"][0], first.mean["k"][0]))
+            for changed in ({"model": "n.gguf"}, {"calibration_window": 21}):
+                with self.assertRaisesRegex(SystemExit, "kept is a calibration of"):
+                    calibrated(self.args(folder, **changed), tiny_model(), {"moments"})
 
 
 class LlamaCachesTest(unittest.TestCase):
