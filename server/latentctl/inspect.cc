@@ -69,8 +69,11 @@ void Row(const char* name, int64_t value) { Row(name, std::to_string(value)); }
 
 std::string PerToken(double bytes) { return absl::StrFormat("%.1f bytes", bytes); }
 
-void PrintCache(const v1::CacheInfo& cache) {
+void PrintCache(const v1::GetModelResponse& model) {
+  const v1::CacheInfo& cache = model.cache();
   const double tokens = static_cast<double>(cache.num_blocks()) * cache.block_tokens();
+  const double bytes =
+      tokens * cache.bytes_per_token() + model.max_sequences() * cache.bytes_per_sequence();
   Row("cache", cache.name());
   Row("  bytes per token",
       absl::StrFormat("%s (K %s, V %s)", PerToken(cache.bytes_per_token()),
@@ -80,8 +83,7 @@ void PrintCache(const v1::CacheInfo& cache) {
       absl::StrFormat("%s, %.2f times as much", PerToken(cache.full_bytes_per_token()),
                       cache.compression_ratio()));
   Row("  holds", absl::StrFormat("%.0f tokens in %s; uncompressed, %.0f tokens", tokens,
-                                 FormatBytes(tokens * cache.bytes_per_token()),
-                                 tokens * cache.bytes_per_token() / cache.full_bytes_per_token()));
+                                 FormatBytes(bytes), bytes / cache.full_bytes_per_token()));
 }
 
 struct LookFlags {
@@ -122,7 +124,7 @@ absl::Status ModelCommand(Arguments args) {
                       model.num_layers(), model.hidden_dim(), model.num_heads(),
                       model.num_kv_heads(), model.head_dim(), model.vocab_size()));
   Row("chat template", model.has_chat_template() ? "yes" : "no");
-  PrintCache(model.cache());
+  PrintCache(model);
   Row("context", absl::StrFormat("%d tokens", model.max_context()));
   Row("limits",
       absl::StrFormat("%d tokens a step, %d requests at once, %d waiting", model.max_batch_tokens(),
@@ -161,7 +163,7 @@ absl::Status StatsCommand(Arguments args) {
                       stats.recomputed_tokens(), stats.preemptions()));
   Row("generated tokens", stats.generated_tokens());
   Row("engine steps", stats.steps());
-  PrintCache(model.cache());
+  PrintCache(model);
   Row("  in use",
       absl::StrFormat("%d of %d blocks, %s of %s", stats.blocks_used(), stats.blocks_total(),
                       FormatBytes(static_cast<double>(stats.cache_bytes_used())),
