@@ -122,6 +122,59 @@ TEST(AllocateBits, MeetsTheBudgetFromBelow) {
   }
 }
 
+// What the header says that segments cost.
+double CostOf(const DimEnergies& dims, const std::vector<Segment>& segments, double code_share) {
+  double cost = 0;
+  int at = 0;
+  for (const Segment& segment : segments) {
+    double weight = 0, variance = 0;
+    for (int i = at; i < at + segment.dims; ++i) {
+      weight += dims.weight[i];
+      variance += dims.variance[i];
+    }
+    cost += code_share * CodeError(segment.codec, segment.dims) * weight * variance /
+            (2 * segment.dims);
+    at += segment.dims;
+  }
+  for (size_t i = at; i < dims.weight.size(); ++i) cost += dims.weight[i] * dims.variance[i] / 2;
+  return cost;
+}
+
+// All recipes of one plane; some of them take the same bytes.
+TEST(AllocateBits, NoRecipeOfAPlaneCostsLess) {
+  constexpr int kBlocks = 6, kBlockDims = 16;
+  const BitWidths widths{.widths = {8, 4, 2}, .block_dims = kBlockDims};
+  const DimEnergies dims = Falling(kBlocks * kBlockDims, 4);
+  std::vector<PlaneAllocation> recipes;
+  for (int a = 0; a <= kBlocks; ++a) {
+    for (int b = a; b <= kBlocks; ++b) {
+      for (int c = std::max(b, 1); c <= kBlocks; ++c) {
+        PlaneAllocation& recipe = recipes.emplace_back();
+        for (const auto& [blocks, codec] :
+             {std::pair{a, Codec::kInt8}, {b - a, Codec::kInt4}, {c - b, Codec::kInt2}}) {
+          if (blocks > 0) recipe.segments.push_back({.dims = blocks * kBlockDims, .codec = codec});
+        }
+      }
+    }
+  }
+  for (const double code_share : {1.0, 0.3}) {
+    for (PlaneAllocation& recipe : recipes) {
+      recipe.predicted_kl = CostOf(dims, recipe.segments, code_share);
+    }
+    for (const PlaneAllocation& limit : recipes) {
+      const int64_t budget = Bytes(limit, 1);
+      double least = std::numeric_limits<double>::infinity();
+      for (const PlaneAllocation& recipe : recipes) {
+        if (Bytes(recipe, 1) <= budget) least = std::min(least, recipe.predicted_kl);
+      }
+      const auto chosen = AllocateBits({{dims}}, widths, code_share, budget);
+      EXPECT_LE(Bytes(chosen[0], 1), budget);
+      EXPECT_NEAR(chosen[0].predicted_kl / least, 1, 1e-9) << budget;
+      EXPECT_NEAR(CostOf(dims, chosen[0].segments, code_share) / least, 1, 1e-9) << budget;
+    }
+  }
+}
+
 // All pairs of recipes of two small planes, by budgets that single planes show the cost of.
 TEST(AllocateBits, NoChoiceCostsLess) {
   const BitWidths widths{.widths = {4, 2}, .block_dims = 16};

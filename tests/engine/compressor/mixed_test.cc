@@ -217,6 +217,17 @@ TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
   }
 }
 
+// The mean is taken out of the codes: values that never differ from it cost nothing.
+TEST_F(CompressMixedTest, AConstantPlaneTakesNoBits) {
+  PlaneStatistics& plane = statistics_[0].v;
+  const Matrix mean = Multiply(v_[0].weight, v_[0].input_mean);
+  plane.second_moment = Multiply(mean, Transpose::kNo, mean, Transpose::kYes);
+  const auto factors = Compressed({.ratio = 5.3});
+  EXPECT_LT(factors[0].v.predicted_kl, 1e-6 * factors[0].k.predicted_kl);
+  EXPECT_EQ(factors[0].v.plane.dims(), 32) << "the first block is never cut";
+  EXPECT_EQ(factors[0].v.plane.segments[0].codec, Codec::kInt2);
+}
+
 // What factors of rank r lose of the F-weighted energy is the sum of the eigenvalues from the r-th
 // on of F^(1/2) E[y y^T] F^(1/2), or with any other root of F (Eckart and Young 1936): no basis of
 // the same rank loses less.
