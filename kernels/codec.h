@@ -13,8 +13,8 @@ namespace latentd {
 //   kF32, kF16    as they are, no scale.
 //   kInt8..kInt2  a symmetric mid-rise grid: value = scale * (code - (2^bits - 1) / 2), code in
 //                 [0, 2^bits). One fp16 scale per token and segment, fitted by least squares from
-//                 two starts (RMS and absmax), the better kept. Twice a grid value is an odd
-//                 integer, exact in int8 up to 4 bits (and in 9 bits at 8 bits).
+//                 several starts, the best kept. Twice a grid value is an odd integer, exact in
+//                 int8 up to 4 bits (and in 9 bits at 8 bits).
 //   kMinMax4..2   asymmetric, as Palu (arXiv 2407.21118) stores it: value = scale * code + zero,
 //                 with scale = (max - min) / (2^bits - 1) and zero = min. Two fp16 numbers per
 //                 token and segment.

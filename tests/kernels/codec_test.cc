@@ -95,29 +95,28 @@ Encoded SymmetricDefinition(int bits, const std::vector<float>& row) {
     abs_max = std::max(abs_max, std::fabs(row[i]));
   }
   const float rms = std::sqrt(energy.Total() / static_cast<float>(row.size()));
-  float best = 0, best_error = std::numeric_limits<float>::infinity();
-  for (const float start : {rms * gaussian_step, abs_max / half_top}) {
-    float scale = AsHalf(start);
-    for (int step = 0; step < 2; ++step) {
-      PartialSums products, squares;
-      for (size_t i = 0; i < row.size(); ++i) {
-        const float g = GridCode(row[i], scale, bits) - half_top;
-        products.Add(i, row[i] * g);
-        squares.Add(i, g * g);
-      }
-      scale = AsHalf(products.Total() / squares.Total());
-    }
-    PartialSums errors;
+  const float full = abs_max / half_top, gaussian = rms * gaussian_step;
+  const auto fit = [&](float from, float* kept) {
+    PartialSums products, squares;
     for (size_t i = 0; i < row.size(); ++i) {
-      const float e = row[i] - scale * (GridCode(row[i], scale, bits) - half_top);
-      errors.Add(i, e * e);
+      const float g = GridCode(row[i], from, bits) - half_top;
+      products.Add(i, row[i] * g);
+      squares.Add(i, g * g);
     }
-    const float error = errors.Total();
-    if (error < best_error) {
-      best_error = error;
+    const float product = products.Total(), scale = product / squares.Total();
+    *kept = product * scale;
+    return AsHalf(scale);
+  };
+  float best = 0, most_kept = -1, kept = 0;
+  for (const float start :
+       {full, 0.92f * full, 0.84f * full, 0.76f * full, gaussian, 0.88f * gaussian}) {
+    const float scale = fit(start, &kept);
+    if (kept > most_kept) {
+      most_kept = kept;
       best = scale;
     }
   }
+  best = fit(best, &kept);
   Encoded encoded{.scale = {.scale = FloatToHalf(best)}, .codes = {}};
   for (const float x : row) encoded.codes.push_back(static_cast<uint8_t>(GridCode(x, best, bits)));
   return encoded;
@@ -189,26 +188,26 @@ TEST(Codec, MinMaxRowsSpanTheRange) {
 // The best uniform quantiser of a Gaussian (Max 1960) has .1188, .03744, .01154 at 2, 3, 4 bits. A
 // scale fitted to each row does better, the more so the shorter the row.
 TEST(Codec, NoiseOfGaussianRows) {
-  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt2, 256), 0.118, 0.002);
-  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt3, 256), 0.037, 0.0007);
-  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt4, 256), 0.0111, 0.0003);
+  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt2, 256), 0.1174, 0.002);
+  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt3, 256), 0.0363, 0.0007);
+  EXPECT_NEAR(NoiseOfGaussian(Codec::kInt4, 256), 0.0107, 0.0002);
   EXPECT_LT(NoiseOfGaussian(Codec::kInt8, 256), 0.0001);
   EXPECT_NEAR(NoiseOfGaussian(Codec::kMinMax2, 256), 0.299, 0.03);
   EXPECT_NEAR(NoiseOfGaussian(Codec::kMinMax3, 256), 0.055, 0.006);
   EXPECT_NEAR(NoiseOfGaussian(Codec::kMinMax4, 256), 0.0120, 0.0013);
 }
 
-// Rows as short as the segments of a mixed cache: measured over 4,000,000 values each, and never
-// above the figures of long rows.
+// Rows as short as the segments of a mixed cache. The figures are from NumPy in double precision,
+// 2,000,000 values each, and never above those of long rows.
 TEST(Codec, NoiseOfShortGaussianRows) {
   struct Noise {
     int dims;
     double int2, int3, int4;
   };
   for (const Noise& want :
-       {Noise{32, 0.10776, 0.03027, 0.00750}, Noise{64, 0.11328, 0.03386, 0.00916},
-        Noise{96, 0.11505, 0.03509, 0.00998}, Noise{192, 0.11684, 0.03626, 0.01092}}) {
-    constexpr double kTolerance = 0.03;
+       {Noise{32, 0.10717, 0.02909, 0.00723}, Noise{64, 0.11322, 0.03305, 0.00871},
+        Noise{96, 0.11477, 0.03434, 0.00948}, Noise{192, 0.11691, 0.03602, 0.01043}}) {
+    constexpr double kTolerance = 0.02;
     EXPECT_NEAR(NoiseOfGaussian(Codec::kInt2, want.dims) / want.int2, 1.0, kTolerance) << want.dims;
     EXPECT_NEAR(NoiseOfGaussian(Codec::kInt3, want.dims) / want.int3, 1.0, kTolerance) << want.dims;
     EXPECT_NEAR(NoiseOfGaussian(Codec::kInt4, want.dims) / want.int4, 1.0, kTolerance) << want.dims;
@@ -238,7 +237,7 @@ TEST(Codec, FittedScalesAreCloseToTheBest) {
     double allowed;
   };
   for (const auto& [codec, allowed] :
-       {Excess{Codec::kInt2, 0.015}, Excess{Codec::kInt3, 0.06}, Excess{Codec::kInt4, 0.08}}) {
+       {Excess{Codec::kInt2, 0.005}, Excess{Codec::kInt3, 0.01}, Excess{Codec::kInt4, 0.015}}) {
     for (const int dims : {32, 64, 96, 192}) {
       double error = 0, least = 0;
       for (uint64_t seed = 0; seed < 100; ++seed) {
