@@ -22,9 +22,10 @@ void ProgressLine::Show(double share) {
   if (steps == shown_) return;
   shown_ = steps;
   const double elapsed = absl::ToDoubleSeconds(absl::Now() - start_);
-  const double left = share > 0 ? elapsed * (1 - share) / share : 0;
-  const std::string line =
-      absl::StrFormat("%s: %3.0f %%, %.0f s, %.0f s left", what_, share * 100, elapsed, left);
+  std::string line = absl::StrFormat("%s: %3.0f %%", what_, share * 100);
+  if (share > 0) {
+    absl::StrAppendFormat(&line, ", %.0f s, %.0f s left", elapsed, elapsed * (1 - share) / share);
+  }
   std::fprintf(stderr, terminal_ ? "\r%s   " : "%s\n", line.c_str());
   std::fflush(stderr);
 }

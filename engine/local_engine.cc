@@ -197,8 +197,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
     return absl::InvalidArgumentError(
         absl::StrCat("--cache-bytes is ", options.cache_bytes, ", the smallest cache takes ",
                      block_bytes + seats_bytes, ": ", block_bytes, " for one block of ",
-                     kBlockTokens, " tokens and ", seats_bytes, " for what --max-sequences, ",
-                     options.num_sequences, ", sequences keep beside their blocks"));
+                     kBlockTokens, " tokens and ", seats_bytes, " for what ", options.num_sequences,
+                     " sequences at once (latentd's --max-sequences) keep beside their blocks"));
   }
   ASSIGN_OR_RETURN(CacheLayout layout,
                    CacheLayout::Create(layers, num_blocks, options.num_sequences));

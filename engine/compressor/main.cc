@@ -8,6 +8,7 @@
 #include "base/command_line.h"
 #include "base/progress.h"
 #include "engine/compressor/compress_flags.h"
+#include "engine/compressor/matrix.h"
 #include "nlohmann/json.hpp"
 
 namespace latentd {
@@ -64,6 +65,9 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
+  if (const std::string advice = LinearAlgebraAdvice(); !advice.empty()) {
+    std::cerr << "latent-compress: " << advice << "\n";
+  }
   EndOnSignals();
   std::string shown;
   std::optional<ProgressLine> line;

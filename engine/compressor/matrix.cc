@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "hwy/targets.h"
 
 namespace latentd {
 
@@ -91,6 +92,15 @@ absl::Status CheckLinearAlgebra() {
                      "OPENBLAS_CORETYPE=HASWELL"));
   }
   return absl::OkStatus();
+}
+
+std::string LinearAlgebraAdvice() {
+  const std::string core = openblas_get_corename();
+  const int64_t vectors = hwy::SupportedTargets();
+  if (core != "Prescott" || (vectors & (HWY_AVX2 | HWY_AVX3)) == 0) return "";
+  return absl::StrCat("OpenBLAS does not know this processor and takes its code for ", core,
+                      ", several times slower; set OPENBLAS_CORETYPE=",
+                      (vectors & HWY_AVX3) != 0 ? "SKYLAKEX" : "HASWELL");
 }
 
 }  // namespace latentd

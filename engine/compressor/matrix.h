@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,5 +46,9 @@ absl::StatusOr<Eigen> SymmetricEigen(const Matrix& symmetric);
 // INTERNAL when the linear algebra library of this machine computes wrong results (some builds do
 // on processors newer than they are); checked once before a compression starts.
 absl::Status CheckLinearAlgebra();
+
+// What to do where the linear algebra library does not know this processor and takes its oldest
+// code for it, which was measured at a fifth of the speed; empty where all is well.
+std::string LinearAlgebraAdvice();
 
 }  // namespace latentd

@@ -83,8 +83,8 @@ double MeasuredCost(const DimEnergies& dims, const std::vector<Segment>& segment
 
 TEST(CodeError, IsTheGridsKnownError) {
   EXPECT_NEAR(CodeError(Codec::kInt2, 256), 0.118, 0.003);  // Lloyd and Max reach .117, .034, .0095
-  EXPECT_NEAR(CodeError(Codec::kInt3, 256), 0.037, 0.001);
-  EXPECT_NEAR(CodeError(Codec::kInt4, 256), 0.0111, 0.0006);
+  EXPECT_NEAR(CodeError(Codec::kInt3, 256), 0.0363, 0.001);
+  EXPECT_NEAR(CodeError(Codec::kInt4, 256), 0.0107, 0.0003);
   EXPECT_LT(CodeError(Codec::kInt8, 256), 2e-4);
   // A scale fits a short row more closely.
   EXPECT_LT(CodeError(Codec::kInt2, 16), 0.95 * CodeError(Codec::kInt2, 256));
