@@ -325,11 +325,11 @@ void CommandLine::ParseOrExit(absl::Span<const std::string> args) {
   const absl::Status status = Parse(args);
   if (help_ || version_) {
     std::fputs(help_ ? Help().c_str() : absl::StrCat(kVersion, "\n").c_str(), stdout);
-    std::exit(0);
+    std::exit(0);  // NOLINT(concurrency-mt-unsafe): flags are read before there are threads
   }
   if (!status.ok()) {
     std::fprintf(stderr, "%s: %s\n", info_.program.c_str(), std::string(status.message()).c_str());
-    std::exit(2);
+    std::exit(2);  // NOLINT(concurrency-mt-unsafe)
   }
 }
 

@@ -57,7 +57,7 @@ absl::Status AtomicFile::SyncFolder() const {
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return Failed("open the folder of");
   const int result = fsync(fd);
-  const absl::Status status =
+  absl::Status status =
       result == 0 || errno == EINVAL ? absl::OkStatus() : Failed("sync the folder of");
   close(fd);
   return status;

@@ -135,7 +135,7 @@ absl::Status ReadRope(const GgufFile& file, const ArchitectureKeys& keys, const 
 // What a file of a supported architecture may still be.
 absl::Status CheckSupported(const GgufFile& file, const ArchitectureKeys& keys) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> parts, file.Int("split.count"));
-  if (parts.value_or(1) > 1) {
+  if (parts.has_value() && *parts > 1) {
     return absl::UnimplementedError(
         Message(file.name(), ": the file is one of ", *parts,
                 " parts of a model; only models in one GGUF file are supported"));

@@ -117,11 +117,12 @@ absl::StatusOr<std::vector<float>> GgufFile::Floats(std::string_view key) const 
       (value->element_type != kFloat32 && value->element_type != kFloat64)) {
     return WrongType(key, *value, "an array of floats");
   }
-  const int bytes = kValueTypes[value->element_type].bytes;
+  const bool wide = value->element_type == kFloat64;
+  const std::byte* bytes = value->payload.data();
   std::vector<float> floats(value->count);
-  for (uint64_t i = 0; i < value->count; ++i) {
-    floats[i] =
-        static_cast<float>(*LoadFloat(value->element_type, value->payload.data() + i * bytes));
+  for (float& number : floats) {
+    number = wide ? static_cast<float>(Load<double>(bytes)) : Load<float>(bytes);
+    bytes += wide ? sizeof(double) : sizeof(float);
   }
   return floats;
 }
