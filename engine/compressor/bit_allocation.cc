@@ -16,9 +16,16 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Of one of BitWidths::widths.
+Codec GridOf(int bits) {
+  const std::optional<Codec> codec = GridCodec(bits);
+  LATENTD_CHECK(codec.has_value());
+  return *codec;
+}
+
 int64_t PlaneBytes(int latent_heads, int dims, int bits) {
   return CachePlane{.latent_heads = latent_heads,
-                    .segments = {{.dims = dims, .codec = *GridCodec(bits)}}}
+                    .segments = {{.dims = dims, .codec = GridOf(bits)}}}
       .plane_bytes();
 }
 
@@ -27,7 +34,7 @@ class CodeErrors {
  public:
   double Of(int bits, int dims) {
     const auto [it, is_new] = known_.try_emplace({bits, dims}, 0.0);
-    if (is_new) it->second = CodeError(*GridCodec(bits), dims);
+    if (is_new) it->second = CodeError(GridOf(bits), dims);
     return it->second;
   }
 
@@ -69,7 +76,7 @@ class PlaneChoices {
       const int end = choice.recipe[w];
       if (end > begin) {
         out.segments.push_back(
-            {.dims = begins_[end] - begins_[begin], .codec = *GridCodec(widths_.widths[w])});
+            {.dims = begins_[end] - begins_[begin], .codec = GridOf(widths_.widths[w])});
       }
       begin = end;
     }

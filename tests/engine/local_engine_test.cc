@@ -94,7 +94,7 @@ TEST_F(LocalEngineTest, CacheBytesPayForSeatsFirst) {
       Create({.cache_bytes = 10 * seat, .num_sequences = 10}, latents.get()).status();
   EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("--cache-bytes is ", 10 * seat)));
   EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("takes ", 10 * seat + block)));
-  EXPECT_THAT(status.message(), HasSubstr("--max-sequences, 10, sequences"));
+  EXPECT_THAT(status.message(), HasSubstr("10 sequences at once"));
 }
 
 TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
