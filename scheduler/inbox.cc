@@ -3,43 +3,28 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace latentd {
 
-Inbox::Inbox(const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock)
-    : config_(config), metrics_(metrics), clock_(clock) {}
+Inbox::Inbox(const SchedulerConfig& config, Clock* clock) : config_(config), clock_(clock) {}
 
 absl::Status Inbox::Add(std::shared_ptr<const Request> request) {
-  RejectReason reason;
-  absl::Status status;
-  {
-    MutexLock lock(&mu_);
-    status = Admit(*request, &reason);
-    if (status.ok()) {
-      open_.emplace(request->id, false);
-      new_tokens_ += static_cast<int64_t>(request->prompt.size());
-      contents_.messages.push_back({.request = std::move(request)});
-      filled_.NotifyOne();
-    }
-  }
-  if (!status.ok()) metrics_->OnRejected(reason);
-  return status;
+  MutexLock lock(&mu_);
+  RETURN_IF_ERROR(Admit(*request));
+  open_.emplace(request->id, false);
+  new_tokens_ += static_cast<int64_t>(request->prompt.size());
+  contents_.messages.push_back({.request = std::move(request)});
+  filled_.NotifyOne();
+  return absl::OkStatus();
 }
 
-absl::Status Inbox::Admit(const Request& request, RejectReason* reason) {
-  if (!death_.empty()) {
-    *reason = RejectReason::kEngineDead;
-    return absl::UnavailableError(death_);
-  }
-  if (draining_) {
-    *reason = RejectReason::kDraining;
-    return absl::UnavailableError("the server is draining");
-  }
+absl::Status Inbox::Admit(const Request& request) {
+  if (!death_.empty()) return absl::UnavailableError(death_);
+  if (draining_) return absl::UnavailableError("the server is draining");
   if (open_.contains(request.id)) {
-    *reason = RejectReason::kDuplicateId;
     return absl::AlreadyExistsError(absl::StrCat("request id ", request.id, " is in use"));
   }
-  *reason = RejectReason::kQueueFull;
   const int64_t open = static_cast<int64_t>(open_.size());
   const int64_t most = int64_t{config_.max_sequences} + config_.max_queued_requests;
   if (open >= most) {

@@ -10,7 +10,6 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "scheduler/metrics.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler_config.h"
 
@@ -21,8 +20,8 @@ namespace latentd {
 // at once.
 class Inbox {
  public:
-  // Borrows `metrics` and `clock`.
-  Inbox(const SchedulerConfig& config, SchedulerMetrics* metrics, Clock* clock);
+  // Borrows `clock`.
+  Inbox(const SchedulerConfig& config, Clock* clock);
 
   // ---- Any thread.
 
@@ -62,11 +61,9 @@ class Inbox {
   void EngineDied(std::string reason);
 
  private:
-  absl::Status Admit(const Request& request, RejectReason* reason)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Admit(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const SchedulerConfig config_;
-  SchedulerMetrics* const metrics_;
   Clock* const clock_;
 
   Mutex mu_;

@@ -91,22 +91,6 @@ const char* Name(RequestPhase phase) {
   return "unknown";
 }
 
-const char* Name(RejectReason reason) {
-  switch (reason) {
-    case RejectReason::kInvalid:
-      return "invalid";
-    case RejectReason::kQueueFull:
-      return "queue_full";
-    case RejectReason::kDuplicateId:
-      return "duplicate_id";
-    case RejectReason::kDraining:
-      return "draining";
-    case RejectReason::kEngineDead:
-      return "engine_dead";
-  }
-  return "unknown";
-}
-
 struct SchedulerMetrics::Families {
   explicit Families(prometheus::Registry& registry);
 
@@ -123,7 +107,6 @@ struct SchedulerMetrics::Families {
   Gauge& last_step;
 
   Family<Counter>& requests;
-  std::vector<Counter*> rejected;   // by RejectReason
   std::vector<Counter*> cancelled;  // by RequestPhase
   std::vector<Counter*> expired;    // by RequestPhase
   Family<Counter>& prompt_tokens;
@@ -168,8 +151,6 @@ SchedulerMetrics::Families::Families(prometheus::Registry& r)
                     .Add({})),
       requests(Counters(r, "latentd_sequences_finished_total",
                         "Accepted requests that ended, by code and reason")),
-      rejected(PerValue<RejectReason>(
-          Counters(r, "latentd_requests_rejected_total", "Requests not accepted"), "reason", 5)),
       cancelled(PerValue<RequestPhase>(Counters(r, "latentd_requests_cancelled_total",
                                                 "Cancelled requests by how far they came"),
                                        "phase", 3)),
@@ -214,10 +195,6 @@ SchedulerMetrics::Families::Families(prometheus::Registry& r)
 SchedulerMetrics::SchedulerMetrics(prometheus::Registry& registry)
     : families_(std::make_unique<Families>(registry)) {}
 SchedulerMetrics::~SchedulerMetrics() = default;
-
-void SchedulerMetrics::OnRejected(RejectReason reason) {
-  families_->rejected[static_cast<int>(reason)]->Increment();
-}
 
 void SchedulerMetrics::OnFirstScheduled(absl::Duration queue_time) {
   Observe(families_->queue, queue_time);

@@ -24,20 +24,15 @@ enum class RequestPhase : uint8_t {
 };
 const char* Name(RequestPhase phase);
 
-// Why a request was not accepted.
-enum class RejectReason : uint8_t { kInvalid, kQueueFull, kDuplicateId, kDraining, kEngineDead };
-const char* Name(RejectReason reason);
-
 // The scheduler's families in a Prometheus registry, all with the prefix latentd_. A request counts
-// once, when it ends or when it is rejected, and before its sink hears of it. Thread-safe; reading
-// the registry never waits for a step.
+// once, when it ends, and before its sink hears of it; who refuses one to a client counts that.
+// Thread-safe; reading the registry never waits for a step.
 class SchedulerMetrics {
  public:
   // Registers the families. `registry` outlives this object.
   explicit SchedulerMetrics(prometheus::Registry& registry);
   ~SchedulerMetrics();
 
-  void OnRejected(RejectReason reason);
   void OnFirstScheduled(absl::Duration queue_time);
   void OnFirstToken(absl::Duration since_arrival);
   void OnNextToken(absl::Duration since_previous);

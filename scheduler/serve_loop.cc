@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
 #include "scheduler/admission.h"
 #include "scheduler/batch_builder.h"
 #include "scheduler/inbox.h"
@@ -21,7 +22,7 @@ class ServeLoop::Impl {
         metrics_(metrics),
         clock_(clock),
         on_engine_dead_(std::move(on_engine_dead)),
-        inbox_(config, metrics, clock),
+        inbox_(config, clock),
         engine_(engine),
         scheduler_(config, info_, metrics) {
     Publish();
@@ -34,11 +35,7 @@ class ServeLoop::Impl {
   }
 
   absl::Status Add(std::shared_ptr<const Request> request) {
-    absl::Status status = CheckRequest(*request, info_);
-    if (!status.ok()) {
-      metrics_->OnRejected(RejectReason::kInvalid);
-      return status;
-    }
+    RETURN_IF_ERROR(CheckRequest(*request, info_));
     return inbox_.Add(std::move(request));
   }
 

@@ -117,15 +117,29 @@ absl::StatusOr<StopConditions> StopsFrom(v1::GenerateRequest& request, const Ser
 
 }  // namespace
 
-absl::StatusOr<GenerateInput> FromProto(v1::GenerateRequest& request, const ServedModel& model,
-                                        std::string id, uint64_t seed) {
-  GenerateInput input{.id = std::move(id)};
-  if (request.request_id().size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id has ", request.request_id().size(),
-                                                   " bytes, but may have at most ", kMaxIdBytes));
+absl::StatusOr<std::string> RequestId(v1::GenerateRequest& request, std::string otherwise) {
+  const std::string& id = request.request_id();
+  if (id.empty()) return otherwise;
+  if (id.size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id has ", id.size(), " bytes, but may have at most ", kMaxIdBytes));
   }
-  if (!request.request_id().empty()) input.id = std::move(*request.mutable_request_id());
+  for (size_t i = 0; i < id.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(id[i]);
+    // U+0080 to U+009F are 0xc2 and one of 0x80 to 0x9f.
+    const bool c1 = byte == 0xc2 && i + 1 < id.size() && static_cast<uint8_t>(id[i + 1]) < 0xa0;
+    if (byte >= 0x20 && byte != 0x7f && !c1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id has a control character, 0x",
+                     absl::Hex(c1 ? static_cast<uint8_t>(id[i + 1]) : byte, absl::kZeroPad2),
+                     ", at byte ", i, ", but may have none"));
+  }
+  return std::move(*request.mutable_request_id());
+}
 
+absl::StatusOr<GenerateInput> FromProto(v1::GenerateRequest& request, const ServedModel& model,
+                                        uint64_t seed) {
+  GenerateInput input;
   ASSIGN_OR_RETURN(input.sampling, FromProto(request.sampling(), model.config, seed));
   if (request.has_logprobs()) {
     input.sampling.num_logprobs = request.logprobs();

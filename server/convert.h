@@ -25,7 +25,6 @@ using Prompt = std::variant<std::string, std::vector<ChatMessage>, std::vector<i
 
 // A GenerateRequest whose fields are in range; only the tokens of the prompt are still unknown.
 struct GenerateInput {
-  std::string id;
   Prompt prompt;
   SamplingParams sampling;
   std::optional<int> max_tokens;  // absent: what the context holds
@@ -37,10 +36,14 @@ struct GenerateInput {
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
+// The request's id, moved out of it, or `otherwise` where it has none. INVALID_ARGUMENT when it is
+// long or would not stay on its line of a log.
+absl::StatusOr<std::string> RequestId(v1::GenerateRequest& request, std::string otherwise);
+
 // INVALID_ARGUMENT names the field, its value and the limit. Moves the strings out of `request`.
-// `id` and `seed` are taken where the request has none.
+// `seed` is taken where the request has none.
 absl::StatusOr<GenerateInput> FromProto(v1::GenerateRequest& request, const ServedModel& model,
-                                        std::string id, uint64_t seed);
+                                        uint64_t seed);
 absl::StatusOr<Prompt> FromProto(v1::TokenizeRequest& request, const ServedModel& model);
 absl::StatusOr<std::vector<int32_t>> FromProto(const v1::DetokenizeRequest& request,
                                                const ServedModel& model);

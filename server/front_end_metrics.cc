@@ -80,6 +80,8 @@ struct FrontEndMetrics::Families {
   explicit Families(prometheus::Registry& r)
       : requests(
             Counters(r, "latentd_requests_total", "Generate calls that ended, each counted once")),
+        rejected(Counters(r, "latentd_requests_rejected_total",
+                          "Generate calls that were refused: those of the reason refused")),
         dropped(Counters(r, "latentd_stream_dropped_total", "Streams that the server gave up")),
         started(Counters(r, "grpc_server_started_total", "RPCs started")),
         handled(Counters(r, "grpc_server_handled_total", "RPCs ended")),
@@ -95,9 +97,16 @@ struct FrontEndMetrics::Families {
                      .Add({}, ShortSeconds())),
         backpressure(
             Histograms(r, "latentd_stream_backpressure_seconds", "Tokens waited for a slow client")
-                .Add({}, LongSeconds())) {}
+                .Add({}, LongSeconds())) {
+    // Zeros from the start.
+    for (const char* reason :
+         {"invalid", "queue_full", "duplicate_id", "draining", "engine_dead", "error"}) {
+      rejected.Add({{"reason", reason}});
+    }
+  }
 
   prometheus::Family<prometheus::Counter>& requests;
+  prometheus::Family<prometheus::Counter>& rejected;
   prometheus::Family<prometheus::Counter>& dropped;
   prometheus::Family<prometheus::Counter>& started;
   prometheus::Family<prometheus::Counter>& handled;
@@ -131,6 +140,10 @@ void FrontEndMetrics::OnRpcDone(absl::string_view method, int code, absl::Durati
 void FrontEndMetrics::OnRequestDone(int code, absl::string_view reason) {
   families_->requests.Add({{"code", GrpcCodeName(code)}, {"reason", std::string(reason)}})
       .Increment();
+}
+
+void FrontEndMetrics::OnRejected(absl::string_view reason) {
+  families_->rejected.Add({{"reason", std::string(reason)}}).Increment();
 }
 
 void FrontEndMetrics::SetCacheBytes(int64_t used, int64_t total) {

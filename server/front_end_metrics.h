@@ -28,6 +28,9 @@ class FrontEndMetrics {
 
   // A Generate ended: once for each that was started. `reason`: stop, length, ..., or refused.
   void OnRequestDone(int code, absl::string_view reason);
+  // One of those was refused. `reason`: invalid, queue_full, duplicate_id, draining, engine_dead,
+  // error.
+  void OnRejected(absl::string_view reason);
   void OnStreamOpened();  // a Generate was let in; each is closed once
   void OnStreamClosed();
   void SetCacheBytes(int64_t used, int64_t total);

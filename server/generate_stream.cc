@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "grpcpp/server_context.h"
 #include "scheduler/admission.h"
 #include "server/encode_prompt.h"
+#include "server/request_end.h"
 
 namespace latentd {
 namespace {
 
-constexpr absl::string_view kMethod = "Generate";
 constexpr absl::Duration kDrainTime = absl::Seconds(60);
 constexpr absl::Duration kClientsLead = absl::Milliseconds(20);
 
@@ -23,12 +22,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
   return absl::FromChrono(deadline);
-}
-
-// The reason as a label of metrics; a request that was never served has none.
-std::string ReasonLabel(v1::Finish::Reason reason) {
-  if (reason == v1::Finish::REASON_UNSPECIFIED) return "refused";
-  return absl::AsciiStrToLower(v1::Finish::Reason_Name(reason));
 }
 
 // Appends `from` to `to`, as a client would that reads both.
@@ -44,7 +37,7 @@ void Merge(v1::GenerateResponse&& from, v1::GenerateResponse* to) {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateStream::Start(
     FrontEnd* front_end, grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
-  front_end->metrics->OnRpcStarted(kMethod);
+  front_end->metrics->OnRpcStarted(kGenerateMethod);
   std::shared_ptr<GenerateStream> stream(new GenerateStream(front_end, context, request));
   stream->self_ = stream;
   GenerateStream* const reactor = stream.get();
@@ -126,27 +119,27 @@ absl::Status GenerateStream::Prepare() {
   const uint64_t number = front_end_->next_request++;
   const ServedModel& model = front_end_->model;
   ASSIGN_OR_RETURN(
-      GenerateInput input,
-      FromProto(message, model,
-                absl::StrCat("request-", absl::Hex(RandomBits(front_end_->seed, number))),
-                RandomBits(~front_end_->seed, number)));
+      id_, RequestId(message,
+                     absl::StrCat("request-", absl::Hex(RandomBits(front_end_->seed, number)))));
+  ASSIGN_OR_RETURN(GenerateInput input,
+                   FromProto(message, model, RandomBits(~front_end_->seed, number)));
   ASSIGN_OR_RETURN(EncodedPrompt prompt,
                    EncodePrompt(std::move(input.prompt), /*add_special=*/true, model));
   if (prompt.tokens.empty()) {
     return absl::InvalidArgumentError("the prompt has 0 tokens, but needs 1 or more");
   }
+  num_prompt_tokens_ = prompt.tokens.size();
   front_end_->metrics->OnTokenized(front_end_->clock->Now() - begin);
 
-  RETURN_IF_ERROR(front_end_->admission->Claim(input.id));
+  RETURN_IF_ERROR(front_end_->admission->Claim(id_));
   claimed_ = true;
-  id_ = input.id;
   with_logprobs_ = input.sampling.num_logprobs >= 0;
   sampling_seed_ = input.sampling.seed;
   text_ = std::make_unique<ResponseText>(model.tokenizer, prompt.tokens, input.stop);
 
   auto request = std::make_shared<Request>();
   // Unique for ever, so that a late cancel cannot meet a later request of the client's same id.
-  request->id = absl::StrCat(input.id, "/", number);
+  request->id = absl::StrCat(id_, "/", number);
   // At least 1: the loop then refuses a prompt that does not fit, in its words.
   request->max_new_tokens = input.max_tokens.value_or(
       std::max({1, input.stop.min_tokens,
@@ -387,8 +380,13 @@ void GenerateStream::OnDone() {
       reason = late ? v1::Finish::DEADLINE : v1::Finish::CANCELLED;
     }
   }
-  front_end_->metrics->OnRpcDone(kMethod, code, front_end_->clock->Now() - arrival_);
-  front_end_->metrics->OnRequestDone(code, ReasonLabel(reason));
+  ReportEnd({.id = id_,
+             .prompt_tokens = num_prompt_tokens_,
+             .generated_tokens = text_ == nullptr ? 0 : text_->num_tokens(),
+             .code = code,
+             .reason = reason,
+             .duration = front_end_->clock->Now() - arrival_},
+            front_end_);
   if (admitted_) {
     front_end_->metrics->OnStreamClosed();
     front_end_->admission->Leave(

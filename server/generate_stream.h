@@ -81,7 +81,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Owned by the job.
   grpc::ByteBuffer request_bytes_;
   bool prepared_ = false;
-  std::string id_;  // the client's
+  std::string id_;  // the client's, or made for it; empty while no valid one is known
+  size_t num_prompt_tokens_ = 0;
   bool claimed_ = false;
   bool with_logprobs_ = false;
   bool greeted_ = false;  // the first message is sent

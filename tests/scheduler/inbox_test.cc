@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <prometheus/registry.h>
 
 #include <thread>
 
@@ -22,11 +21,8 @@ std::shared_ptr<Request> MakeRequest(const std::string& id, int prompt_tokens = 
 
 class InboxTest : public ::testing::Test {
  protected:
-  prometheus::Registry registry_;
-  SchedulerMetrics metrics_{registry_};
   FakeClock clock_;
-  Inbox inbox_{
-      {.max_sequences = 2, .max_queued_requests = 1, .max_queued_tokens = 100}, &metrics_, &clock_};
+  Inbox inbox_{{.max_sequences = 2, .max_queued_requests = 1, .max_queued_tokens = 100}, &clock_};
 };
 
 TEST_F(InboxTest, MessagesKeepTheirOrder) {

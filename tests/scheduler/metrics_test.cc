@@ -37,8 +37,6 @@ TEST_F(MetricsTest, SeriesAreThereFromTheStart) {
                              "kv_seats{state=\"used\"}",
                              "kv_seats{state=\"free\"}",
                              "engine_state",
-                             "requests_rejected_total{reason=\"queue_full\"}",
-                             "requests_rejected_total{reason=\"draining\"}",
                              "requests_cancelled_total{phase=\"queue\"}",
                              "deadline_exceeded_total{phase=\"prefill\"}",
                              "prompt_tokens_total{source=\"computed\"}",

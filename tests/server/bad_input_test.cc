@@ -145,6 +145,13 @@ std::vector<Case> Cases() {
       {"a long id",
        [](R* r) { r->set_request_id(std::string(129, 'i')); },
        {"request_id has 129 bytes", "128"}},
+      {"an id of two lines",
+       [](R* r) { r->set_request_id("a\nb"); },
+       {"request_id has a control character, 0x0a, at byte 1"}},
+      {"an id with DEL", [](R* r) { r->set_request_id("\x7f"); }, {"0x7f, at byte 0"}},
+      {"an id with a C1 control character",
+       [](R* r) { r->set_request_id("\xc3\xa9\xc2\x9b"); },
+       {"0x9b, at byte 2"}},
   };
 }
 
@@ -170,6 +177,7 @@ TEST(BadInputTest, EveryCaseIsRefusedClearlyAndTheNextRequestIsServed) {
   EXPECT_GE(number, 40);
   EXPECT_TRUE(fixture.BecomesIdle());
   EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "INVALID_ARGUMENT"), number);
+  EXPECT_EQ(fixture.Metric("latentd_requests_rejected_total", "reason", "invalid"), number);
   EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "OK"), number + 1);
 }
 
