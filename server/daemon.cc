@@ -18,6 +18,7 @@
 #include "prometheus/registry.h"
 #include "scheduler/metrics.h"
 #include "scheduler/serve_loop.h"
+#include "server/listen_address.h"
 #include "server/metrics_page.h"
 #include "server/server.h"
 #include "server/warm_up.h"
@@ -150,6 +151,7 @@ absl::Status Daemon::Parts::Start(const ServerConfig& config,
                                   std::function<void()> on_engine_dead) {
   spdlog::info("{}", kVersion);
   RETURN_IF_ERROR(StartPage(config));
+  RETURN_IF_ERROR(CheckListen("--listen", config.listen));  // now, not after all of the load
   RETURN_IF_ERROR(Load(config));
   const EngineInfo& info = model_.engine->info();
   LogCache(info);

@@ -36,7 +36,7 @@ class FrontEndMetrics {
   void SetCacheBytes(int64_t used, int64_t total);
   void OnTokenized(absl::Duration duration);
   void OnBackpressure(absl::Duration waited);      // tokens waited for the client that long
-  void OnStreamDropped(absl::string_view reason);  // slow_reader, disconnected
+  void OnStreamDropped(absl::string_view reason);  // slow_reader, not_read
 
  private:
   struct Families;

@@ -8,6 +8,7 @@
 #include "civetweb.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/listen_address.h"
 #include "server/process_metrics.h"
 
 namespace latentd {
@@ -67,11 +68,7 @@ absl::StatusOr<std::unique_ptr<MetricsPage>> MetricsPage::Start(const std::strin
                            "enable_directory_listing", "no",           nullptr};
   const mg_callbacks callbacks = {};
   parts->context = mg_start(&callbacks, nullptr, options);
-  if (parts->context == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--metrics-listen: cannot listen on ", listen,
-                     ": the port is taken, or the address is not of this host"));
-  }
+  if (parts->context == nullptr) return CannotListen("--metrics-listen", listen);
   mg_server_port port = {};
   mg_get_server_ports(parts->context, 1, &port);
   const std::string host = listen.substr(0, listen.rfind(':'));

@@ -11,6 +11,7 @@
 #include "server/front_end.h"
 #include "server/front_end_metrics.h"
 #include "server/generation_service.h"
+#include "server/listen_address.h"
 #include "server/text_workers.h"
 
 namespace latentd {
@@ -85,11 +86,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options, const Ser
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on a port must fail
   SetKeepalive(&builder);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr || port == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: cannot listen on ", listen,
-                     ": the port is taken, or the address is not of this host"));
-  }
+  if (parts->server == nullptr || port == 0) return CannotListen("--listen", listen);
   parts->address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
   parts->SetServing(false);
   return std::unique_ptr<Server>(new Server(std::move(parts)));

@@ -1,9 +1,15 @@
 #include "server/latentctl/client.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
 #include "latentd/v1/generation.grpc.pb.h"
+#include "server/utf8.h"
 
 namespace latentd {
 namespace {
@@ -19,6 +25,37 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (absl::StrContains(message, "failed to connect"))
     absl::StrAppend(&message, "; does latentd run there? --target names another place");
   return absl::Status(code, message);
+}
+
+// As the server says it, before protobuf writes a line of its own and sends the bytes all the same.
+// `path` is that of the message, with a dot at its end.
+absl::Status CheckStrings(const google::protobuf::Message& message, const std::string& path = "") {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string name = path + field->name();
+    const int size = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < size; ++i) {
+      if (field->type() == FieldDescriptor::TYPE_STRING) {
+        const std::string text = field->is_repeated()
+                                     ? reflection.GetRepeatedString(message, field, i)
+                                     : reflection.GetString(message, field);
+        const size_t bad = FirstBadUtf8(text);
+        if (bad == text.size()) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("INVALID_ARGUMENT: a string is not UTF-8: ", name, ", byte ", bad));
+      }
+      if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+        RETURN_IF_ERROR(CheckStrings(field->is_repeated()
+                                         ? reflection.GetRepeatedMessage(message, field, i)
+                                         : reflection.GetMessage(message, field),
+                                     name + "."));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
@@ -57,6 +94,7 @@ Client::~Client() = default;
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time deadline,
                               const std::function<bool(const v1::GenerateResponse&)>& on_message) {
+  RETURN_IF_ERROR(CheckStrings(request));
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
@@ -73,6 +111,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time dea
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
+  RETURN_IF_ERROR(CheckStrings(request));
   return stub_->Call(&v1::Generation::Stub::Tokenize, request);
 }
 absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {

@@ -11,7 +11,8 @@
 
 namespace latentd {
 
-// A connection to a latentd. Thread-safe; each call waits for its answer.
+// A connection to a latentd. Thread-safe; each call waits for its answer. A
+// string that is not UTF-8 is INVALID_ARGUMENT and is not sent.
 class Client {
  public:
   // `target` is HOST:PORT. Connects at the first call.

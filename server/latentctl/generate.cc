@@ -1,7 +1,9 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -15,6 +17,7 @@ namespace {
 
 struct Options {
   std::string target, chat, system, tokens, id;
+  std::optional<int64_t> logprobs;
   double timeout = 0;
   bool json = false;
 };
@@ -24,6 +27,10 @@ absl::Status SetPrompt(const Options& options, const std::vector<std::string>& p
   if (!options.chat.empty() + !options.tokens.empty() + !positional.empty() > 1 ||
       positional.size() > 1) {
     return absl::InvalidArgumentError("more than one prompt: give one TEXT, --chat or --tokens");
+  }
+  if (!options.system.empty() && options.chat.empty()) {
+    return absl::InvalidArgumentError(
+        "--system goes with --chat only: other prompts are taken as they are");
   }
   if (!options.chat.empty()) {
     const auto add = [&](const char* role, const std::string& content) {
@@ -63,6 +70,14 @@ std::string ToJsonLine(const Answer& answer) {
   return JsonLine(json);
 }
 
+// What --timeout did, in place of gRPC's "Deadline Exceeded".
+absl::Status NameTheTimeout(absl::Status status, double timeout) {
+  if (timeout == 0 || !absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat("DEADLINE_EXCEEDED: not at its end after ", timeout,
+                   " s; --timeout sets how long the request may take"));
+}
+
 }  // namespace
 
 absl::Status GenerateCommand(Arguments args) {
@@ -77,28 +92,36 @@ absl::Status GenerateCommand(Arguments args) {
   flags.Add("chat", &options.chat, "TEXT", "a question, put through the model's chat template");
   flags.Add("system", &options.system, "TEXT", "a system message before --chat");
   flags.Add("tokens", &options.tokens, "IDS", "a prompt of token ids: 12,7,99");
-  flags.Add("id", &options.id, "ID", "names the request in the server's logs");
+  flags.Add("id", &options.id, "ID",
+            "names the request in the server's log, at its --log-level debug");
   flags.Add("timeout", &options.timeout, "S", "deadline of the request in seconds; 0: none",
             {.min = 0});
   flags.Add("json", &options.json, "print one JSON object at the end instead of the text");
+  flags.Add("logprobs", &options.logprobs, "K",
+            "log probabilities of the K likeliest tokens; needs --json", RequestFlags::kInt32);
   request_flags.AddTo(&flags);
   flags.ParseOrExit(args);
 
+  if (options.logprobs && !options.json) {
+    return absl::InvalidArgumentError("--logprobs needs --json, which prints them");
+  }
   v1::GenerateRequest request;
   RETURN_IF_ERROR(SetPrompt(options, flags.positional(), &request));
+  if (options.logprobs) request.set_logprobs(static_cast<int32_t>(*options.logprobs));
   request.set_request_id(options.id);
   request_flags.Apply(&request);
   Client client(options.target);
   const absl::Time deadline =
       options.timeout > 0 ? absl::Now() + absl::Seconds(options.timeout) : absl::InfiniteFuture();
   if (options.json) {
-    ASSIGN_OR_RETURN(const Answer answer,
-                     Ask(&client, request, deadline, [](absl::string_view) {}));
-    std::fputs(ToJsonLine(answer).c_str(), stdout);
+    const auto answer = Ask(&client, request, deadline, [](absl::string_view) {});
+    if (!answer.ok()) return NameTheTimeout(answer.status(), options.timeout);
+    std::fputs(ToJsonLine(*answer).c_str(), stdout);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const Answer answer, AskAndPrint(&client, request, deadline));
-  std::fprintf(stderr, "[%s]\n", Summary(answer).c_str());
+  const auto answer = AskAndPrint(&client, request, deadline);
+  if (!answer.ok()) return NameTheTimeout(answer.status(), options.timeout);
+  std::fprintf(stderr, "[%s]\n", Summary(*answer).c_str());
   return absl::OkStatus();
 }
 

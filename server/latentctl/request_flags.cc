@@ -25,8 +25,6 @@ void RequestFlags::AddTo(CommandLine* flags) {
   flags->Add("stop", &stop_, "TEXT", "end before this text; may be given many times");
   flags->Add("ignore-eos", &ignore_eos_, "go on after the end-of-sequence token");
   flags->Add("include-stop", &include_stop_, "keep the text that ended the generation");
-  flags->Add("logprobs", &logprobs_, "K",
-             "log probabilities of the K likeliest tokens, with --json", kInt32);
 }
 
 void RequestFlags::Apply(v1::GenerateRequest* request) const {
@@ -42,7 +40,6 @@ void RequestFlags::Apply(v1::GenerateRequest* request) const {
     sampling->set_repetition_penalty(static_cast<float>(*repetition_penalty_));
   if (presence_penalty_) sampling->set_presence_penalty(static_cast<float>(*presence_penalty_));
   if (frequency_penalty_) sampling->set_frequency_penalty(static_cast<float>(*frequency_penalty_));
-  if (logprobs_) request->set_logprobs(static_cast<int32_t>(*logprobs_));
   for (const std::string& text : stop_) request->add_stop(text);
   request->set_ignore_eos(ignore_eos_);
   request->set_include_stop(include_stop_);

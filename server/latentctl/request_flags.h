@@ -17,10 +17,10 @@ class RequestFlags {
   void AddTo(CommandLine* flags);
   void Apply(v1::GenerateRequest* request) const;
 
- private:
   static constexpr FlagRange kInt32 = {.min = -0x1p31, .max = 0x1p31 - 1};  // of the fields
 
-  std::optional<int64_t> max_tokens_, min_tokens_, top_k_, seed_, logprobs_;
+ private:
+  std::optional<int64_t> max_tokens_, min_tokens_, top_k_, seed_;
   std::optional<double> temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_,
       frequency_penalty_;
   std::vector<std::string> stop_;

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "server/latentctl/answer.h"
+#include "server/latentctl/commands.h"
 #include "server/latentctl/message_json.h"
 #include "server/latentctl/request_flags.h"
 #include "tests/testing/server_fixture.h"
@@ -74,6 +75,52 @@ TEST(AnswerTest, AnAnswerThatIsNotWantedAnyMoreIsCancelled) {
       [](absl::string_view) {}, [&] { return ++messages < 3; });
   EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
   EXPECT_EQ(messages, 3);
+}
+
+TEST(ClientTest, AStringThatIsNotUtf8IsRefusedWithoutAWordOfProtobuf) {
+  ServerFixture fixture;
+  v1::TokenizeRequest text;
+  text.set_text("ab\xff");
+  v1::GenerateRequest stop = TextRequest("good", 3);
+  stop.add_stop("good");
+  stop.add_stop("\xc3");
+  v1::GenerateRequest chat;
+  chat.mutable_chat()->add_messages()->set_content("\xe2\x82");
+  const auto generate = [&](const v1::GenerateRequest& request) {
+    return std::string(fixture.Generate(request).status.message());
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(fixture.client().Tokenize(text).status().message(),
+            "INVALID_ARGUMENT: a string is not UTF-8: text, byte 2");
+  EXPECT_EQ(generate(stop), "INVALID_ARGUMENT: a string is not UTF-8: stop, byte 0");
+  EXPECT_EQ(generate(chat),
+            "INVALID_ARGUMENT: a string is not UTF-8: chat.messages.content, byte 0");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(GenerateCommandTest, FlagsThatWouldHaveNoEffectAreRefused) {
+  const auto says = [](std::vector<std::string> args) {
+    args.push_back("--target=127.0.0.1:1");
+    return std::string(GenerateCommand(args).message());
+  };
+  EXPECT_EQ(says({"--logprobs=5", "hi"}), "--logprobs needs --json, which prints them");
+  EXPECT_THAT(says({"--system=Be brief.", "hi"}), testing::StartsWith("--system goes with --chat"));
+  EXPECT_THAT(says({"--system=Be brief.", "--tokens=1"}), testing::StartsWith("--system goes"));
+  EXPECT_THAT(says({"--system=Be brief.", "--chat=hi"}), testing::StartsWith("UNAVAILABLE"));
+}
+
+TEST(GenerateCommandTest, ATimeoutIsNamedWithItsFlag) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(20))}});
+  for (const char* json : {"--json", "--no-json"}) {
+    const std::vector<std::string> args = {
+        "--target", fixture.server().address(), "--timeout=0.25", "--ignore-eos", json, "hi"};
+    const absl::Status status = GenerateCommand(args);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_EQ(status.message(),
+              "DEADLINE_EXCEEDED: not at its end after 0.25 s; --timeout sets how long the request "
+              "may take");
+  }
+  EXPECT_TRUE(fixture.BecomesIdle());
 }
 
 TEST(RequestFlagsTest, OnlyGivenFlagsEnterTheRequest) {
