@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/compressor/rank_allocation.h"
 
@@ -89,8 +90,10 @@ absl::StatusOr<PlaneFactors> FactorizePlane(const Checkpoint& checkpoint, int la
                                             const PaluOptions& options) {
   const ModelConfig& config = checkpoint.config();
   const int width = options.heads_per_group * config.head_dim;
+  const std::optional<Codec> codec = CodecOf(options.bits);
+  LATENTD_CHECK(codec.has_value());  // by Validate
   PlaneFactors out{.plane = {.latent_heads = config.num_kv_heads / options.heads_per_group,
-                             .segments = {{.dims = rank, .codec = *CodecOf(options.bits)}},
+                             .segments = {{.dims = rank, .codec = *codec}},
                              .order = order},
                    .dtype = options.bits == 32 ? DType::kF32 : DType::kF16,
                    .energy = std::vector<double>(width)};

@@ -83,8 +83,8 @@ class Canvas {
                             kLeft, Y(tick.place), kPlotWidth);
       Label(kLeft - 5, Y(tick.place) + 4, "end", "", tick.label);
     }
-    const double step = std::max(1.0, NiceStep(length_));
-    for (double i = 0; i < length_; i += step) {
+    const int step = std::max(1, static_cast<int>(NiceStep(length_)));
+    for (int i = 0; i < length_; i += step) {
       Label(X(i + 0.5), kTop + kPlotHeight + 15, "middle", "", absl::StrCat(i));
     }
     absl::StrAppendFormat(&text_, "<path d='M%.1f %.1fv%.1fh%.1f' fill='none' stroke='#444'/>\n",
@@ -104,8 +104,9 @@ class Canvas {
 };
 
 std::string Place(int chart, const std::string& body) {
-  return absl::StrFormat("<g transform='translate(%.0f %.0f)'>\n%s</g>\n",
-                         kWidth * (chart % kColumns), kHeight * (chart / kColumns), body);
+  const int row = chart / kColumns, column = chart % kColumns;
+  return absl::StrFormat("<g transform='translate(%.0f %.0f)'>\n%s</g>\n", kWidth * column,
+                         kHeight * row, body);
 }
 
 }  // namespace
@@ -120,8 +121,9 @@ void SvgFigure::AddStackedBars(const Chart& chart) {
   const double top = largest * 1.02;
   Canvas canvas(chart, length);
   std::vector<Canvas::Tick> ticks;
-  for (double y = 0; y <= top; y += NiceStep(largest)) {
-    ticks.push_back({y / top, absl::StrFormat("%.4g", y)});
+  const double step = NiceStep(largest);
+  for (int i = 0; i * step <= top; ++i) {
+    ticks.push_back({i * step / top, absl::StrFormat("%.4g", i * step)});
   }
   canvas.Axes(ticks);
   std::vector<double> below(length);
@@ -148,8 +150,8 @@ void SvgFigure::AddLogLines(const Chart& chart) {
   }
   Canvas canvas(chart, length);
   std::vector<Canvas::Tick> ticks;
-  for (double decade = 0; decade <= kDecades; ++decade) {
-    ticks.push_back({1 - decade / kDecades, absl::StrFormat("%.0e", std::pow(10, top - decade))});
+  for (int decade = 0; decade <= kDecades; ++decade) {
+    ticks.push_back({1.0 - decade / kDecades, absl::StrFormat("%.0e", std::pow(10, top - decade))});
   }
   canvas.Axes(ticks);
   for (const ChartSeries& series : chart.series) {
@@ -166,7 +168,8 @@ void SvgFigure::AddLogLines(const Chart& chart) {
 
 std::string SvgFigure::Text() const {
   const double width = kWidth * kColumns;
-  const double height = kHeight * ((charts_ + kColumns - 1) / kColumns);
+  const int rows = (charts_ + kColumns - 1) / kColumns;
+  const double height = kHeight * rows;
   return absl::StrFormat(
       "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' width='%.0f' height='%.0f' "
       "font-family='sans-serif' font-size='12'>\n"

@@ -95,7 +95,7 @@ const nlohmann::ordered_json* ItemsFile::Find(const Key& key) const {
   return it == items_.end() ? nullptr : &it->second;
 }
 
-absl::Status ItemsFile::Add(const Key& key, nlohmann::ordered_json fields) {
+absl::Status ItemsFile::Add(const Key& key, const nlohmann::ordered_json& fields) {
   nlohmann::ordered_json line = {{"task", key.first}, {"index", key.second}};
   line.update(fields);
   if (!path_.empty()) RETURN_IF_ERROR(Append(path_, line));

@@ -36,7 +36,7 @@ class ItemsFile {
   const std::map<Key, nlohmann::ordered_json>& items() const { return items_; }
   const nlohmann::ordered_json* Find(const Key& key) const;
 
-  absl::Status Add(const Key& key, nlohmann::ordered_json fields);
+  absl::Status Add(const Key& key, const nlohmann::ordered_json& fields);
 
  private:
   absl::Status Parse(const std::string& text);
