@@ -42,8 +42,8 @@ void Print(const Options& options, const EngineInfo& info, size_t windows,
       "KL %.6f +- %.6f nats per token, 99 %% below %.4f; the likeliest token is the same "
       "for %.2f %%\n",
       result.kl_mean, result.kl_standard_error, result.kl_p99, 100 * result.top1);
-  absl::PrintF("perplexity %.4f, the reference's %.4f, over %d tokens (%d windows of %d)\n",
-               result.perplexity, result.reference_perplexity, result.tokens, windows, window);
+  absl::PrintF("perplexity %.4f, the reference's %.4f, over %d tokens (%s)\n", result.perplexity,
+               result.reference_perplexity, result.tokens, WindowsOf(windows, window));
   absl::PrintF("%s\n", CacheFigures(info, window));
 }
 
@@ -71,10 +71,13 @@ absl::Status DivergenceCommand(Arguments args) {
        .example = "latent-eval divergence --model model.gguf --latents model.latents "
                   "--text wiki.test.raw --windows 16"});
   AddEvaluationModelFlags(&flags, &options.model);
-  flags.Add("reference", &options.reference, "full|FILE.latents|MODEL", kReferenceHelp);
+  flags.Add("reference", &options.reference, "full|FILE|MODEL", kReferenceHelp);
   AddTestTextFlags(&flags, &options.text);
   flags.Add("json", &options.json, "print the result as one JSON object");
   flags.ParseOrExit(args);
+  ExitIfWrong("latent-eval divergence", CheckModelFlags(options.model));
+  ExitIfWrong("latent-eval divergence", CheckReference(options.reference, options.model));
+  ExitIfWrong("latent-eval divergence", CheckTestTextFlags(options.text));
   return Divergence(options);
 }
 

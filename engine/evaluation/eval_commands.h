@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
 #include "absl/status/status.h"
 #include "base/commands.h"
 #include "base/progress.h"
@@ -13,6 +17,14 @@ absl::Status DivergenceCommand(Arguments args);
 absl::Status TasksCommand(Arguments args);
 absl::Status RetrievalCommand(Arguments args);
 absl::Status GenerateCompareCommand(Arguments args);
+
+// What is wrong with a command's flags alone goes to stderr and ends the program with 2, as in
+// CommandLine::ParseOrExit.
+inline void ExitIfWrong(const char* program, const absl::Status& flags) {
+  if (flags.ok()) return;
+  std::fprintf(stderr, "%s: %s\n", program, std::string(flags.message()).c_str());
+  std::exit(2);  // NOLINT(concurrency-mt-unsafe): flags are read before there are threads
+}
 
 // Progress that the line shows.
 inline EvaluationProgress ShowOn(ProgressLine* line) {

@@ -64,6 +64,12 @@ void AddEvaluationModelFlags(CommandLine* flags, EvaluationModel* options) {
              "hides small differences between caches; slower");
 }
 
+absl::Status CheckModelFlags(const EvaluationModel& options) {
+  if (options.model.model.empty()) return OpenCheckpoint(options.model).status();
+  RETURN_IF_ERROR(ValidateCache(options.model));
+  return CreateOps(options.model).status();
+}
+
 absl::StatusOr<OpenedModel> OpenForEvaluation(const EvaluationModel& options, int num_sequences) {
   ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(options.model, num_sequences));
   if (!options.exact_products) return opened;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/command_line.h"
 #include "engine/open_model.h"
@@ -18,6 +19,9 @@ struct EvaluationModel {
 
 // The flags of the model and --exact-products.
 void AddEvaluationModelFlags(CommandLine* flags, EvaluationModel* options);
+
+// INVALID_ARGUMENT names the flag that is missing or wrong, before a model is opened.
+absl::Status CheckModelFlags(const EvaluationModel& options);
 
 // OpenModel, with exact products if asked for.
 absl::StatusOr<OpenedModel> OpenForEvaluation(const EvaluationModel& options, int num_sequences);

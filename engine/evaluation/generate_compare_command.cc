@@ -38,8 +38,6 @@ struct Options {
 
 // JSON lines with "prompt", or "turns" of which the first is taken.
 absl::StatusOr<std::vector<std::string>> ReadPrompts(const std::string& path) {
-  if (path.empty())
-    return absl::InvalidArgumentError("--prompts is missing: JSON lines with \"prompt\"");
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
   const absl::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                                file->bytes().size());
@@ -143,6 +141,13 @@ void Print(const Options& options, const EngineInfo& info, const ItemFiles& file
   absl::PrintF("%s\n", CacheFigures(info, options.tokens));
 }
 
+absl::Status CheckFlags(const Options& options) {
+  RETURN_IF_ERROR(CheckModelFlags(options.model));
+  RETURN_IF_ERROR(CheckReference(options.reference, options.model));
+  if (!options.prompts.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("--prompts is missing: JSON lines with \"prompt\"");
+}
+
 absl::Status GenerateCompare(const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadPrompts(options.prompts));
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, kSeats));
@@ -182,7 +187,7 @@ absl::Status GenerateCompareCommand(Arguments args) {
        .example = "latent-eval generate-compare --model model.gguf --latents model.latents "
                   "--prompts question.jsonl --limit 8"});
   AddEvaluationModelFlags(&flags, &options.model);
-  flags.Add("reference", &options.reference, "full|FILE.latents|MODEL", kReferenceHelp);
+  flags.Add("reference", &options.reference, "full|FILE|MODEL", kReferenceHelp);
   flags.Add("prompts", &options.prompts, "FILE",
             "JSON lines with \"prompt\" or \"turns\"; in the model's chat template if it has one");
   flags.Add("limit", &options.limit, "N", "prompts, drawn by --seed; 0: all", {.min = 0});
@@ -191,6 +196,7 @@ absl::Status GenerateCompareCommand(Arguments args) {
   AddItemFlags(&flags, &options.items);
   flags.Add("json", &options.json, "print the result as one JSON object");
   flags.ParseOrExit(args);
+  ExitIfWrong("latent-eval generate-compare", CheckFlags(options));
   return GenerateCompare(options);
 }
 

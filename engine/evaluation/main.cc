@@ -7,11 +7,14 @@ namespace latentd {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"perplexity", PerplexityCommand, "of a text, in windows"},
-    {"divergence", DivergenceCommand, "of a cache's predictions from the uncompressed cache's"},
-    {"tasks", TasksCommand, "zero-shot: PIQA, HellaSwag, ARC, WinoGrande, OpenBookQA, LAMBADA"},
-    {"retrieval", RetrievalCommand, "of a sentence hidden in a long text"},
-    {"generate-compare", GenerateCompareCommand, "greedy texts with the uncompressed cache's"},
+    {"perplexity", PerplexityCommand, "measures a text's perplexity, in windows"},
+    {"divergence", DivergenceCommand,
+     "measures how far a cache's predictions are from the uncompressed cache's"},
+    {"tasks", TasksCommand,
+     "asks zero-shot questions: PIQA, HellaSwag, ARC, WinoGrande, OpenBookQA, LAMBADA"},
+    {"retrieval", RetrievalCommand, "asks for a sentence hidden in a long text"},
+    {"generate-compare", GenerateCompareCommand,
+     "compares greedy texts with the uncompressed cache's"},
 };
 
 }  // namespace

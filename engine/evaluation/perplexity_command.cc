@@ -32,8 +32,8 @@ void Print(const Options& options, const EngineInfo& info, size_t windows,
     std::cout << json << "\n";
     return;
   }
-  absl::PrintF("perplexity %.4f +- %.4f over %d tokens (%d windows of %d)\n", result.perplexity,
-               result.standard_error, result.tokens, windows, window);
+  absl::PrintF("perplexity %.4f +- %.4f over %d tokens (%s)\n", result.perplexity,
+               result.standard_error, result.tokens, WindowsOf(windows, window));
   absl::PrintF("%s\n", CacheFigures(info, window));
 }
 
@@ -62,6 +62,8 @@ absl::Status PerplexityCommand(Arguments args) {
   AddTestTextFlags(&flags, &options.text);
   flags.Add("json", &options.json, "print the result as one JSON object");
   flags.ParseOrExit(args);
+  ExitIfWrong("latent-eval perplexity", CheckModelFlags(options.model));
+  ExitIfWrong("latent-eval perplexity", CheckTestTextFlags(options.text));
   return Perplexity(options);
 }
 

@@ -1,11 +1,12 @@
 #include "engine/evaluation/reference.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace latentd {
+namespace {
 
-absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,
-                                          const EvaluationModel& model, int num_sequences) {
+EvaluationModel ModelOf(const std::string& reference, const EvaluationModel& model) {
   EvaluationModel options = model;
   options.model.latents.clear();
   options.model.cache_codec = "16";
@@ -14,7 +15,27 @@ absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,
   } else if (reference != "full") {
     options.model.model = reference;
   }
-  return OpenForEvaluation(options, num_sequences);
+  return options;
+}
+
+}  // namespace
+
+absl::Status CheckReference(const std::string& reference, const EvaluationModel& model) {
+  const ModelOptions& measured = model.model;
+  const ModelOptions other = ModelOf(reference, model).model;
+  if (other.model != measured.model || other.latents != measured.latents ||
+      other.cache_codec != measured.cache_codec) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--reference is \"", reference, "\", --latents is \"", measured.latents,
+                   "\" and --cache-codec is ", measured.cache_codec,
+                   ": that compares a cache with itself, give another"));
+}
+
+absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,
+                                          const EvaluationModel& model, int num_sequences) {
+  return OpenForEvaluation(ModelOf(reference, model), num_sequences);
 }
 
 }  // namespace latentd

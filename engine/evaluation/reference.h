@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/evaluation/exact_products.h"
 
@@ -14,6 +15,9 @@ namespace latentd {
 inline constexpr char kReferenceHelp[] =
     "what to compare with: full (the same model's uncompressed cache), a .latents file of the same "
     "model, or another model";
+
+// INVALID_ARGUMENT names the flags when the reference is the very cache that is measured.
+absl::Status CheckReference(const std::string& reference, const EvaluationModel& model);
 
 // Products are as `model` has them. INVALID_ARGUMENT names the flag to change.
 absl::StatusOr<OpenedModel> OpenReference(const std::string& reference,

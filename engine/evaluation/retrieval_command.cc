@@ -180,6 +180,7 @@ absl::Status RetrievalCommand(Arguments args) {
   AddItemFlags(&flags, &options.items);
   flags.Add("json", &options.json, "print each length as one JSON object");
   flags.ParseOrExit(args);
+  ExitIfWrong("latent-eval retrieval", CheckModelFlags(options.model));
   return Retrieval(options);
 }
 

@@ -142,11 +142,16 @@ void Print(const Options& options, const EngineInfo& info, const Row& row) {
       row.perplexity.has_value() ? absl::StrFormat("  perplexity %.3f", *row.perplexity) : "");
 }
 
-absl::Status RunTasks(const Options& options) {
+absl::Status CheckFlags(const Options& options) {
+  RETURN_IF_ERROR(CheckModelFlags(options.model));
   if (options.data.empty()) {
     return absl::InvalidArgumentError(
         "--data is missing: the folder with the questions (piqa.jsonl, ...)");
   }
+  return ChosenTasks(options).status();
+}
+
+absl::Status RunTasks(const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<const Task*> tasks, ChosenTasks(options));
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenForEvaluation(options.model, kSeats));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
@@ -195,6 +200,7 @@ absl::Status TasksCommand(Arguments args) {
   AddItemFlags(&flags, &options.items);
   flags.Add("json", &options.json, "print each task as one JSON object");
   flags.ParseOrExit(args);
+  ExitIfWrong("latent-eval tasks", CheckFlags(options));
   return RunTasks(options);
 }
 

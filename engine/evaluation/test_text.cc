@@ -10,6 +10,15 @@
 #include "engine/text/tokenizer.h"
 
 namespace latentd {
+namespace {
+
+WindowOptions WindowOptionsOf(const TestTextOptions& options) {
+  WindowOptions windows = options.windows;
+  windows.second_half = options.count == "second-half";
+  return windows;
+}
+
+}  // namespace
 
 void AddTestTextFlags(CommandLine* flags, TestTextOptions* options) {
   flags->Add("text", &options->text, "FILE", "UTF-8 text to measure on");
@@ -27,14 +36,18 @@ void AddTestTextFlags(CommandLine* flags, TestTextOptions* options) {
              "measure even on a text that the latents were calibrated on");
 }
 
-absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const OpenedModel& model) {
+absl::Status CheckTestTextFlags(const TestTextOptions& options) {
   if (options.text.empty())
     return absl::InvalidArgumentError("--text is missing: the file to measure on");
   if (options.count != "all" && options.count != "second-half") {
     return absl::InvalidArgumentError(
         absl::StrCat("--count is \"", options.count, "\", allowed: all, second-half"));
   }
-  options.windows.second_half = options.count == "second-half";
+  return CheckWindowOptions(WindowOptionsOf(options));
+}
+
+absl::StatusOr<TestText> OpenTestText(const TestTextOptions& options, const OpenedModel& model) {
+  RETURN_IF_ERROR(CheckTestTextFlags(options));
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(options.text));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Create(model.checkpoint->tokenizer()));
@@ -42,7 +55,7 @@ absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const OpenedModel
   ASSIGN_OR_RETURN(text.ids, tokenizer->Encode({reinterpret_cast<const char*>(file->bytes().data()),
                                                 file->bytes().size()},
                                                false, false));
-  ASSIGN_OR_RETURN(text.windows, SplitIntoWindows(text.ids, options.windows));
+  ASSIGN_OR_RETURN(text.windows, SplitIntoWindows(text.ids, WindowOptionsOf(options)));
   RETURN_IF_ERROR(CheckOverlap(text.windows, model.latents.get(),
                                absl::StrCat("--text ", options.text), options.allow_overlap));
   return text;

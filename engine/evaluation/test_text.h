@@ -29,7 +29,11 @@ struct TestText {
 
 // Reads the text with the model's tokenizer, without special tokens, and cuts it. INVALID_ARGUMENT
 // names the flag; otherwise as CheckOverlap.
-absl::StatusOr<TestText> OpenTestText(TestTextOptions options, const OpenedModel& model);
+absl::StatusOr<TestText> OpenTestText(const TestTextOptions& options, const OpenedModel& model);
+
+// INVALID_ARGUMENT names the flags that are missing, wrong or contradict each other, before a text
+// is opened.
+absl::Status CheckTestTextFlags(const TestTextOptions& options);
 
 // FAILED_PRECONDITION naming `what` and the number of shared shingles when the windows' text is
 // what the latents (null: none) were calibrated on, unless that is allowed.

@@ -8,9 +8,8 @@
 #include "base/status_macros.h"
 
 namespace latentd {
-namespace {
 
-absl::Status CheckOptions(const WindowOptions& options) {
+absl::Status CheckWindowOptions(const WindowOptions& options) {
   if (options.windows > 0 && options.first_windows > 0) {
     return absl::InvalidArgumentError(absl::StrCat("--windows is ", options.windows,
                                                    " and --first-windows is ",
@@ -34,22 +33,20 @@ absl::Status CheckOptions(const WindowOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::StatusOr<std::vector<TextWindow>> SplitIntoWindows(absl::Span<const int32_t> ids,
                                                          const WindowOptions& options) {
-  RETURN_IF_ERROR(CheckOptions(options));
+  RETURN_IF_ERROR(CheckWindowOptions(options));
   const int64_t length = static_cast<int64_t>(ids.size());
   const int64_t step = options.stride > 0 ? options.stride : options.window;
   const int64_t fitting = length < options.window ? 0 : (length - options.window) / step + 1;
   const int64_t count = options.first_windows > 0 ? options.first_windows
                         : options.windows > 0     ? options.windows
                                                   : fitting;
-  if (fitting < 1 || (options.first_windows > 0 && count > fitting)) {
+  if (fitting < 1 || count > fitting) {
     const int64_t asked = std::max<int64_t>(count, 1);
-    return absl::InvalidArgumentError(absl::StrCat("the text has ", length, " tokens, ", asked,
-                                                   " windows of ", options.window, " need ",
-                                                   (asked - 1) * step + options.window));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the text has ", length, " tokens, ", WindowsOf(asked, options.window),
+                     asked == 1 ? " needs " : " need ", (asked - 1) * step + options.window));
   }
   std::vector<TextWindow> windows;
   windows.reserve(count);

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/batch.h"
 #include "engine/engine.h"
@@ -21,7 +23,7 @@ struct TextWindow {
 
 struct WindowOptions {
   int window = 2048;      // tokens of one window
-  int windows = 0;        // how many, evenly spaced over the text; 0: all that fit
+  int windows = 0;        // how many, evenly spaced over the text, apart; 0: all that fit
   int first_windows = 0;  // > 0: the first ones, one after the other, instead
   // > 0: a window begins this many tokens after the one before and counts only its last `stride`
   // tokens, so that each token of the text is counted once, with at least window - stride before it
@@ -29,8 +31,16 @@ struct WindowOptions {
   bool second_half = false;  // count only tokens from window / 2 + 1 on, as llama-perplexity does
 };
 
-// The windows of a text; they borrow `ids`. INVALID_ARGUMENT names the flags that contradict each
-// other, or says how many tokens the text has and how many are needed.
+// "1 window of 256", "30 windows of 256".
+inline std::string WindowsOf(int64_t count, int tokens) {
+  return absl::StrCat(count, count == 1 ? " window of " : " windows of ", tokens);
+}
+
+// INVALID_ARGUMENT names the flags that contradict each other.
+absl::Status CheckWindowOptions(const WindowOptions& options);
+
+// The windows of a text; they borrow `ids`. INVALID_ARGUMENT as above, or it says how many tokens
+// the text has and how many are needed.
 absl::StatusOr<std::vector<TextWindow>> SplitIntoWindows(absl::Span<const int32_t> ids,
                                                          const WindowOptions& options);
 

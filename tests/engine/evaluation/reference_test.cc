@@ -27,5 +27,20 @@ TEST(Reference, IsTheUncompressedCacheOfTheSameOrAnotherModelOrALatentsFile) {
               HasSubstr("none.latents"));
 }
 
+TEST(Reference, ACacheIsNotComparedWithItself) {
+  const EvaluationModel full{.model = {.model = "m.gguf"}};
+  EXPECT_EQ(CheckReference("full", full).message(),
+            "--reference is \"full\", --latents is \"\" and --cache-codec is 16: that compares a "
+            "cache with itself, give another");
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckReference("m.gguf", full)));
+  EXPECT_TRUE(CheckReference("other.gguf", full).ok());
+  EXPECT_TRUE(CheckReference("m.latents", full).ok());
+  const EvaluationModel coded{.model = {.model = "m.gguf", .cache_codec = "4"}};
+  EXPECT_TRUE(CheckReference("full", coded).ok());
+  const EvaluationModel latents{.model = {.model = "m.gguf", .latents = "m.latents"}};
+  EXPECT_TRUE(CheckReference("full", latents).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckReference("m.latents", latents)));
+}
+
 }  // namespace
 }  // namespace latentd

@@ -32,5 +32,15 @@ TEST(TestText, TheCalibrationsOwnTextIsRefused) {
   EXPECT_TRUE(CheckOverlap({{.tokens = other}}, &latents, "--text wiki.txt", false).ok());
 }
 
+TEST(TestText, WhatIsWrongWithTheFlagsAloneIsNamed) {
+  EXPECT_THAT(CheckTestTextFlags({}).message(), HasSubstr("--text is missing"));
+  EXPECT_THAT(CheckTestTextFlags({.text = "t", .count = "half"}).message(),
+              HasSubstr("--count is \"half\", allowed: all, second-half"));
+  EXPECT_THAT(
+      CheckTestTextFlags({.text = "t", .count = "second-half", .windows = {.stride = 4}}).message(),
+      HasSubstr("--stride is 4 and --count is second-half"));
+  EXPECT_TRUE(CheckTestTextFlags({.text = "t", .windows = {.stride = 4}}).ok());
+}
+
 }  // namespace
 }  // namespace latentd

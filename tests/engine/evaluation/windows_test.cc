@@ -60,11 +60,18 @@ TEST(Windows, StrideCountsEachTokenOnce) {
 }
 
 TEST(Windows, TooShortATextIsNamedWithBothNumbers) {
-  EXPECT_THAT(Error(9, {.window = 10}), HasSubstr("has 9 tokens, 1 windows of 10 need 10"));
+  EXPECT_THAT(Error(9, {.window = 10}), HasSubstr("has 9 tokens, 1 window of 10 needs 10"));
   EXPECT_THAT(Error(29, {.window = 10, .first_windows = 3}),
               HasSubstr("has 29 tokens, 3 windows of 10 need 30"));
   EXPECT_THAT(Error(17, {.window = 10, .first_windows = 3, .stride = 4}),
               HasSubstr("has 17 tokens, 3 windows of 10 need 18"));
+}
+
+TEST(Windows, SpacedWindowsThatWouldOverlapAreRefused) {
+  EXPECT_THAT(Counted(30, {.window = 10, .windows = 3}),
+              ElementsAre(Pair(1, 9), Pair(11, 19), Pair(21, 29)));
+  EXPECT_EQ(Error(29, {.window = 10, .windows = 3}),
+            "the text has 29 tokens, 3 windows of 10 need 30");
 }
 
 TEST(Windows, ContradictionsAreNamed) {
