@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGguf(const std::string& path) {
   const absl::StatusOr<const Family*> family = FindGgufFamily(architecture.value_or(""));
   if (!family.ok()) return Named(path, family.status());
   ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*file, **family));
+  if (config.name.empty()) config.name = std::filesystem::path(path).stem();
   ASSIGN_OR_RETURN(TokenizerSource tokenizer, ReadGgufTokenizer(*file));
   absl::StatusOr<BoundWeights> weights =
       BindWeights(**family, config, TensorFormat::kGguf, file->tensors());

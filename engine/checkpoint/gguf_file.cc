@@ -1,6 +1,7 @@
 #include "engine/checkpoint/gguf_file.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/mapped_file.h"
@@ -18,6 +19,17 @@ constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kMinValueBytes = 8 + 4 + 1;       // empty key, type, one byte
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;  // empty name, no dims, type, offset
 constexpr uint64_t kDefaultAlignment = 32;
+
+// What bytes that do not begin with GGUF are. A safetensors file begins with the length of its
+// header, 8 bytes, and the header, in ours with the metadata first.
+const char* Guess(absl::Span<const std::byte> bytes) {
+  const std::string_view head(reinterpret_cast<const char*>(bytes.data()),
+                              std::min<size_t>(bytes.size(), 64));
+  if (head.size() < 9 || head[8] != '{') return "it does not begin with GGUF";
+  return head.find("\"latentd\"") != head.npos
+             ? "it looks like a latents file, name the model that it was made for"
+             : "it looks like a safetensors file, name its folder";
+}
 
 }  // namespace
 
@@ -116,7 +128,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(absl::Span<const std::
   uint32_t magic = 0, version = 0;
   uint64_t num_tensors = 0, num_values = 0;
   RETURN_IF_ERROR(cursor.Read(magic, "the magic number"));
-  if (magic != 0x46554747) return cursor.Error("this is no GGUF file: it does not begin with GGUF");
+  if (magic != 0x46554747) return cursor.Error(Message("this is no GGUF file: ", Guess(bytes)));
   RETURN_IF_ERROR(cursor.Read(version, "the version"));
   if (version != 2 && version != 3) {
     return cursor.Error(Message("GGUF version ", version, " is not supported, 2 and 3 are"));

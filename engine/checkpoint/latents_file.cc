@@ -200,9 +200,9 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
   RETURN_IF_ERROR(ReadField(facts, "fingerprint", where, fingerprint));
   const std::string base_fingerprint = Fingerprint(base);
   if (fingerprint != base_fingerprint) {
-    return absl::FailedPreconditionError(Message(path, ": these latents were made for the model ",
-                                                 fingerprint, ", not for ", base.config().name,
-                                                 " with fingerprint ", base_fingerprint));
+    return absl::FailedPreconditionError(
+        Message(path, ": these latents were made for another model, with fingerprint ", fingerprint,
+                "; the model \"", base.config().name, "\" has ", base_fingerprint));
   }
 
   auto latents = std::make_unique<Latents>();

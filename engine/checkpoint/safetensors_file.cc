@@ -141,6 +141,10 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(absl::Span<const std::byt
         Message(name, ": ", bytes.size(), " bytes are no safetensors file, it has at least 8"));
   }
   std::memcpy(&header_length, bytes.data(), sizeof(header_length));
+  if (std::memcmp(bytes.data(), "GGUF", 4) == 0) {
+    return absl::InvalidArgumentError(
+        Message(name, ": this looks like a GGUF model, it is no latents or safetensors file"));
+  }
   bytes.remove_prefix(sizeof(header_length));
   if (header_length > bytes.size() || header_length > kMaxSafetensorsHeader) {
     return absl::InvalidArgumentError(

@@ -68,6 +68,17 @@ TEST(CheckpointTest, ShardsHoldTheSameModelAsOneFile) {
   }
 }
 
+TEST(CheckpointTest, AGgufFileWithoutANameHasThatOfItsFile) {
+  std::string bytes = ReadText(kGolden + "/llama-gguf/model.gguf");
+  const size_t key = bytes.find("general.name");
+  ASSERT_NE(key, std::string::npos);
+  bytes.replace(key, 12, "general.eman");
+  const TemporaryFolder folder;
+  const auto checkpoint = Checkpoint::Open(folder.Write("tiny-q4.gguf", bytes));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->config().name, "tiny-q4");
+}
+
 // A GGUF file that gguf-py wrote states Llama 3's scaling as factors on the frequencies,
 // config.json as a formula.
 TEST(CheckpointTest, AGgufFileRotatesAsItsConfigWould) {

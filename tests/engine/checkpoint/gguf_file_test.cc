@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tests/engine/checkpoint/gguf_builder.h"
+#include "tests/engine/checkpoint/safetensors_builder.h"
 
 namespace latentd {
 namespace {
@@ -118,6 +119,17 @@ TEST(GgufFileTest, RefusesWhatIsNoGguf) {
   EXPECT_THAT(std::string(Parse(Bytes(64)).status().message()), HasSubstr("GGUF"));
   EXPECT_THAT(ErrorOf(GgufBuilder(1)), HasSubstr("version 1"));
   EXPECT_THAT(ErrorOf(GgufBuilder(0x03000000)), HasSubstr("version 50331648"));
+}
+
+TEST(GgufFileTest, SaysWhatAnotherFileLooksLike) {
+  const auto error = [](const char* header) {
+    return std::string(Parse(SafetensorsBytes(header, 0)).status().message());
+  };
+  EXPECT_THAT(error(R"({"__metadata__":{"latentd":"{}"}})"),
+              HasSubstr("looks like a latents file"));
+  EXPECT_THAT(error(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})"),
+              HasSubstr("looks like a safetensors file, name its folder"));
+  EXPECT_THAT(error("a text"), HasSubstr("does not begin with GGUF"));
 }
 
 TEST(GgufFileTest, RefusesCountsAndLengthsThatTheFileCannotHold) {

@@ -126,7 +126,9 @@ TEST_F(LatentsTest, RefusesAnotherBaseModelWithBothFingerprints) {
   const absl::Status status = OpenLatents(path_, *other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr(Fingerprint(*base_)), HasSubstr(Fingerprint(*other))));
+              HasSubstr(path_ + ": these latents were made for another model, with fingerprint " +
+                        Fingerprint(*base_) + "; the model \"" + other->config().name + "\" has " +
+                        Fingerprint(*other)));
 }
 
 TEST_F(LatentsTest, RefusesFactsThatDoNotFit) {

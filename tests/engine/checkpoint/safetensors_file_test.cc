@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/engine/checkpoint/safetensors_builder.h"
 
 namespace latentd {
@@ -39,6 +41,13 @@ TEST(SafetensorsFileTest, RefusesAHeaderThatDoesNotFit) {
   std::vector<std::byte> bytes(16, std::byte{0xff});
   EXPECT_THAT(std::string(SafetensorsFile::Parse(bytes, "test").status().message()),
               AllOf(HasSubstr("18446744073709551615"), HasSubstr("8 left")));
+}
+
+TEST(SafetensorsFileTest, SaysThatAModelOfAnotherFormatIsOne) {
+  std::vector<std::byte> bytes(64);
+  std::memcpy(bytes.data(), "GGUF", 4);
+  EXPECT_EQ(SafetensorsFile::Parse(bytes, "m.gguf").status().message(),
+            "m.gguf: this looks like a GGUF model, it is no latents or safetensors file");
 }
 
 TEST(SafetensorsFileTest, RefusesAHeaderThatIsNotWhatItShouldBe) {
