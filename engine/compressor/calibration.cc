@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "engine/batch.h"
+#include "engine/evaluation/windows.h"
 #include "kernels/cache_layout.h"
 
 namespace latentd {
@@ -66,9 +67,9 @@ absl::StatusOr<CalibrationWindows> WindowsFromFiles(const std::vector<std::strin
     ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, false, false));
     const int64_t length = static_cast<int64_t>(ids.size());
     if (length < int64_t{share} * tokens) {
-      return absl::InvalidArgumentError(absl::StrCat("--calibration ", paths[f], " has ", length,
-                                                     " tokens, its ", share, " windows of ", tokens,
-                                                     " need ", int64_t{share} * tokens));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--calibration ", paths[f], " has ", length, " tokens, its ", WindowsOf(share, tokens),
+          share == 1 ? " needs " : " need ", int64_t{share} * tokens));
     }
     for (int w = 0; w < share; ++w) {
       const int64_t begin = share == 1 ? 0 : (length - tokens) * w / (share - 1);

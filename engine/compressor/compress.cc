@@ -208,6 +208,46 @@ void AddLayers(const std::vector<LayerFactors>& factors, bool is_predicted,
   if (is_predicted) report->predicted_kl = predicted;
 }
 
+// Where the statistics are kept.
+std::string WorkPath(const CompressOptions& options) {
+  return options.statistics.empty() ? options.out + ".partial" : options.statistics;
+}
+
+// All that is done with the text, to a latents file.
+absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
+                                             const Checkpoint& checkpoint,
+                                             const CompressOptions& options,
+                                             const CompressProgress& progress) {
+  const ModelConfig& config = checkpoint.config();
+  ASSIGN_OR_RETURN(const std::vector<LayerStatistics> statistics,
+                   MeasureStatistics(checkpoint, text.windows,
+                                     {.sinks = SinksOf(options),
+                                      .gradients = GradientsOf(options),
+                                      .seed = options.seed,
+                                      .threads = options.model.threads,
+                                      .resume_path = WorkPath(options)},
+                                     Stage(progress, "measuring every layer")));
+  ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
+                   Factorise(options, checkpoint, statistics, Stage(progress, "factorising")));
+
+  CompressionReport report{
+      .model = config.name,
+      .method =
+          std::visit([&](const auto& method) { return Describe(method, config); }, options.method),
+      .calibration = options.calibration.empty() ? "text sampled from the model"
+                                                 : absl::StrJoin(options.calibration, " "),
+      .windows = options.windows,
+      .window_tokens = options.window_tokens,
+      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token())};
+  AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
+  Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
+  for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));
+  RETURN_IF_ERROR(Measure(options, checkpoint, latents, text.held_out, progress, &report));
+
+  RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(checkpoint), latents));
+  return report;
+}
+
 }  // namespace
 
 int64_t WorkBytes(const CompressOptions& options, const ModelConfig& config) {
@@ -230,59 +270,40 @@ int64_t WorkBytes(const CompressOptions& options, const ModelConfig& config) {
   return 2 * config.num_layers * plane * static_cast<int64_t>(sizeof(double));
 }
 
-absl::StatusOr<CompressionReport> Compress(CompressOptions options,
-                                           const CompressProgress& progress) {
-  const absl::Time start = absl::Now();
+absl::Status ValidateFlags(const CompressOptions& options) {
+  if (options.model.model.empty()) return OpenCheckpoint(options.model).status();
   if (options.out.empty())
     return absl::InvalidArgumentError("--out is missing: the latents file to write");
   if (options.statistics == options.out) {
     return absl::InvalidArgumentError(
         absl::StrCat("--statistics and --out are both \"", options.out, "\""));
   }
+  return CreateOps(options.model).status();
+}
+
+absl::StatusOr<CompressionReport> Compress(CompressOptions options,
+                                           const CompressProgress& progress) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(ValidateFlags(options));
   RETURN_IF_ERROR(AtomicFile::Create(options.out).status());  // now, not after all the work
   std::error_code ignored;
   if (!options.statistics.empty() && !std::filesystem::exists(options.statistics, ignored)) {
     RETURN_IF_ERROR(AtomicFile::Create(options.statistics).status());
   }
-  RETURN_IF_ERROR(CreateOps(options.model).status());
   RETURN_IF_ERROR(CheckLinearAlgebra());
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(options.model));
   RETURN_IF_ERROR(CheckReplaces(options.out, *checkpoint));
   RETURN_IF_ERROR(Complete(*checkpoint, &options));
-  const ModelConfig& config = checkpoint->config();
-
   ASSIGN_OR_RETURN(const CalibrationText text, MakeText(options, *checkpoint, progress));
-  const std::string partial = options.statistics.empty() ? options.out + ".partial" : "";
-  ASSIGN_OR_RETURN(
-      const std::vector<LayerStatistics> statistics,
-      MeasureStatistics(*checkpoint, text.windows,
-                        {.sinks = SinksOf(options),
-                         .gradients = GradientsOf(options),
-                         .seed = options.seed,
-                         .threads = options.model.threads,
-                         .resume_path = partial.empty() ? options.statistics : partial},
-                        Stage(progress, "measuring every layer")));
-  ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
-                   Factorise(options, *checkpoint, statistics, Stage(progress, "factorising")));
-
-  CompressionReport report{
-      .model = config.name,
-      .method =
-          std::visit([&](const auto& method) { return Describe(method, config); }, options.method),
-      .calibration = options.calibration.empty() ? "text sampled from the model"
-                                                 : absl::StrJoin(options.calibration, " "),
-      .windows = options.windows,
-      .window_tokens = options.window_tokens,
-      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token())};
-  AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
-  Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
-  for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));
-  RETURN_IF_ERROR(Measure(options, *checkpoint, latents, text.held_out, progress, &report));
-
-  RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(*checkpoint), latents));
-  report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  RETURN_IF_ERROR(WriteReport(options.out, report));
-  if (!partial.empty()) std::filesystem::remove(partial, ignored);
+  absl::StatusOr<CompressionReport> report = CompressOn(text, *checkpoint, options, progress);
+  if (absl::IsCancelled(report.status()) && std::filesystem::exists(WorkPath(options), ignored)) {
+    return absl::CancelledError(
+        absl::StrCat(report.status().message(), "; the same command goes on from here"));
+  }
+  RETURN_IF_ERROR(report.status());
+  report->seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  RETURN_IF_ERROR(WriteReport(options.out, *report));
+  if (options.statistics.empty()) std::filesystem::remove(WorkPath(options), ignored);
   return report;
 }
 

@@ -32,12 +32,16 @@ struct CompressOptions {
 };
 
 // Called now and then with what is being done and the share of it that is, in [0, 1]. An error ends
-// the work and comes back from Compress.
+// the work and comes back from Compress; "; the same command goes on from here" is added to a
+// CANCELLED where some work is kept.
 using CompressProgress = std::function<absl::Status(std::string_view what, double share)>;
 
 // What the statistics and the bases take in memory, in bytes, beside the model's weights and a
 // window's activations. `options` name the method's heads per group.
 int64_t WorkBytes(const CompressOptions& options, const ModelConfig& config);
+
+// INVALID_ARGUMENT names a flag that is missing or wrong whatever the model: known before any work.
+absl::Status ValidateFlags(const CompressOptions& options);
 
 // Calibrates, factorises, measures what that costs on two windows that the statistics have not
 // seen, through the paged cache, and writes the latents file and then its reports. On one machine

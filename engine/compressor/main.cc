@@ -60,8 +60,9 @@ int Main(int argc, char** argv) {
   const CompressFlags compress(&flags);
   flags.ParseOrExit(argc, argv);
   const absl::StatusOr<CompressOptions> options = compress.Options();
-  if (!options.ok()) {
-    std::cerr << "latent-compress: " << options.status().message() << "\n";
+  const absl::Status valid = options.ok() ? ValidateFlags(*options) : options.status();
+  if (!valid.ok()) {
+    std::cerr << "latent-compress: " << valid.message() << "\n";
     return 2;
   }
 
@@ -78,8 +79,7 @@ int Main(int argc, char** argv) {
           line.emplace(shown = what);
         }
         line->Show(share);
-        return interrupted ? absl::CancelledError("interrupted; the same command goes on from here")
-                           : absl::OkStatus();
+        return interrupted ? absl::CancelledError("interrupted") : absl::OkStatus();
       });
   line.reset();
   if (!report.ok()) {

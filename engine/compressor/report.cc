@@ -9,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/atomic_file.h"
 #include "engine/compressor/svg_figure.h"
+#include "engine/evaluation/windows.h"
 #include "nlohmann/json.hpp"
 
 namespace latentd {
@@ -95,18 +97,19 @@ std::string PlaneCells(const Plane& plane, bool is_predicted) {
 std::string TotalsText(const CompressionReport& report) {
   const DivergenceResult& measured = report.measured;
   std::string text = absl::StrFormat(
-      "# Latents of %s\n\n%s; calibrated on %s, %d windows of %d tokens, in %.0f s.\n\n"
+      "# Latents of %s\n\n%s; calibrated on %s, %s tokens, in %.0f s.\n\n"
       "%.1f bytes per token, all scales counted; the uncompressed 16-bit cache takes %.0f: a ratio "
-      "of %.2f. A sequence keeps %.0f bytes more while it is at work (exact first tokens, the page "
+      "of %.2f. A sequence keeps %s more while it is at work (exact first tokens, the page "
       "that is being filled).\n\n"
-      "| tokens of a sequence | bytes | uncompressed | ratio |\n|---|---|---|---|\n",
-      report.model, report.method, report.calibration, report.windows, report.window_tokens,
-      report.seconds, report.bytes_per_token, report.full_bytes_per_token, report.ratio(),
-      report.bytes_per_sequence);
+      "| tokens of a sequence | cache | uncompressed | ratio |\n|---|---|---|---|\n",
+      report.model, report.method, report.calibration,
+      WindowsOf(report.windows, report.window_tokens), report.seconds, report.bytes_per_token,
+      report.full_bytes_per_token, report.ratio(), FormatBytes(report.bytes_per_sequence));
   for (const int64_t length : kLengths) {
     const double full = report.full_bytes_per_token * static_cast<double>(length);
-    absl::StrAppendFormat(&text, "| %d | %.0f | %.0f | %.2f |\n", length,
-                          full / report.ratio_at(length), full, report.ratio_at(length));
+    absl::StrAppendFormat(&text, "| %d | %s | %s | %.2f |\n", length,
+                          FormatBytes(full / report.ratio_at(length)), FormatBytes(full),
+                          report.ratio_at(length));
   }
   absl::StrAppendFormat(
       &text,
@@ -118,6 +121,11 @@ std::string TotalsText(const CompressionReport& report) {
   if (report.predicted_kl.has_value()) {
     absl::StrAppendFormat(&text, "\nPredicted from the Fisher matrices, to second order: %.5f.\n",
                           *report.predicted_kl);
+    if (measured.kl_mean > 1.5 * *report.predicted_kl) {
+      absl::StrAppend(&text,
+                      "What was measured is more: the prediction is for small losses, above about "
+                      "0.01 it is optimistic.\n");
+    }
   }
   return text;
 }

@@ -139,9 +139,12 @@ class Saver {
 absl::Status AddWindow(const std::vector<int32_t>& window, const StatisticsOptions& options,
                        DenseAlgebra& algebra, DecoderGradient& decoder, const Progress& progress,
                        StatisticsSums* sums) {
+  int64_t walked = 0;
   const auto add = [&](int layer, const LayerProjections& projections) {
+    if (walked++ < sums->layers) return absl::OkStatus();
     AddLayer(projections, options, algebra.pool(),
              absl::MakeSpan(sums->planes).subspan(2 * layer, 2));
+    sums->layers = walked;
     return absl::OkStatus();
   };
   if (options.gradients == Gradients::kNone) {
@@ -152,6 +155,7 @@ absl::Status AddWindow(const std::vector<int32_t>& window, const StatisticsOptio
     RETURN_IF_ERROR(decoder.Backward(window, seed, add, progress).status());
   }
   sums->windows += 1;
+  sums->layers = 0;
   sums->tokens += static_cast<int64_t>(window.size()) - options.sinks;
   return absl::OkStatus();
 }
@@ -177,16 +181,24 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint&
   DenseAlgebra algebra(options.threads);
   ASSIGN_OR_RETURN(const std::unique_ptr<DecoderGradient> decoder,
                    DecoderGradient::Create(checkpoint, static_cast<int>(longest), algebra));
+  bool ended = false;
+  const Progress tell = [&](double share) {
+    const absl::Status status = progress(share);
+    ended = !status.ok();
+    return status;
+  };
   while (sums.windows < count) {
     const int64_t window = sums.windows;
     // The last call of a window is made below, when its sums are whole.
     const Progress within = [&](double share) {
-      return share < 1 ? progress((window + share) / count) : absl::OkStatus();
+      return share < 1 ? tell((window + share) / count) : absl::OkStatus();
     };
-    RETURN_IF_ERROR(AddWindow(windows[window], options, algebra, *decoder, within, &sums));
-    const absl::Status status = progress(static_cast<double>(sums.windows) / count);
+    absl::Status status = AddWindow(windows[window], options, algebra, *decoder, within, &sums);
+    if (status.ok()) status = tell(static_cast<double>(sums.windows) / count);
     absl::Status saved;
-    if (saver.has_value() && (!status.ok() || saver->due() || sums.windows == count)) {
+    // Work that ends within its first window has nothing that is worth a file.
+    if (saver.has_value() &&
+        (ended ? sums.windows > 0 : status.ok() && (saver->due() || sums.windows == count))) {
       saved = saver->Save(sums);
     }
     RETURN_IF_ERROR(status);

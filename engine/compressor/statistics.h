@@ -52,7 +52,7 @@ struct StatisticsOptions {
 // the sums: per layer and plane one (kNone) or two (kSampled) [kv_dim, kv_dim] matrices of doubles,
 // or one and a [kv_dim, hidden] (kText). The same windows and options give the same bits for every
 // number of threads, interrupted or not. `progress` is called once a layer on each way; when it
-// ends the work within a window, that window and those since the latest save are lost.
+// ends the work, the sums are saved first, and of the windows that are done nothing is lost.
 //
 // INVALID_ARGUMENT when a window is longer than the model's context, or has no token past the sinks
 // or one outside the vocabulary; FAILED_PRECONDITION when resume_path holds the work of another

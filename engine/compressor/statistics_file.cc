@@ -29,7 +29,7 @@ void ForNumbers(Sums& sums, const Body& body) {
 }
 
 uint64_t HashOf(const StatisticsSums& sums) {
-  uint64_t hash = 0;
+  uint64_t hash = RandomBits(sums.windows, sums.layers);
   ForNumbers(sums, [&](const std::vector<double>& numbers) {
     for (const double value : numbers) hash = RandomBits(hash, std::bit_cast<uint64_t>(value));
   });
@@ -67,12 +67,13 @@ StatisticsSums EmptySums(const ModelConfig& config, const StatisticsOptions& opt
 StatisticsFile::StatisticsFile(std::string path, const Checkpoint& checkpoint,
                                const CalibrationWindows& windows, const StatisticsOptions& options)
     : path_(std::move(path)),
-      own_{.magic = {'L', 'T', 'D', 'S', 'T', 'A', 'T', '1'},
+      own_{.magic = {'L', 'T', 'D', 'S', 'T', 'A', 'T', '2'},
+           .all_windows = std::ssize(windows),
            .text = HashOf(windows),
            .sinks = options.sinks,
            .gradients = static_cast<int64_t>(options.gradients),
            .seed = options.seed} {
-  static_assert(sizeof(Header) == 96);
+  static_assert(sizeof(Header) == 112);
   tokens_.push_back(0);
   for (const std::vector<int32_t>& window : windows) {
     tokens_.push_back(tokens_.back() + std::ssize(window) - options.sinks);
@@ -83,6 +84,7 @@ StatisticsFile::StatisticsFile(std::string path, const Checkpoint& checkpoint,
 absl::Status StatisticsFile::Write(const StatisticsSums& sums) const {
   Header header = own_;
   header.windows = sums.windows;
+  header.layers = sums.layers;
   header.tokens = sums.tokens;
   header.numbers = HashOf(sums);
   ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file, AtomicFile::Create(path_));
@@ -103,6 +105,9 @@ absl::Status StatisticsFile::CheckSame(const Header& found) const {
   const std::string_view its_model(found.fingerprint, sizeof(found.fingerprint)),
       model(own_.fingerprint, sizeof(own_.fingerprint));
   if (its_model != model) return other("model is", its_model, model);
+  if (found.all_windows != own_.all_windows) {
+    return other("calibration windows are", found.all_windows, own_.all_windows);
+  }
   if (found.text != own_.text) return other("calibration text has the hash", found.text, own_.text);
   if (found.sinks != own_.sinks) return other("sinks are", found.sinks, own_.sinks);
   if (found.gradients != own_.gradients) {
@@ -129,7 +134,8 @@ absl::Status StatisticsFile::Read(StatisticsSums* sums) const {
   RETURN_IF_ERROR(CheckSame(found));
   bytes.remove_prefix(sizeof(found));
   bool whole = found.windows >= 0 && found.windows < std::ssize(tokens_) &&
-               found.tokens == tokens_[found.windows];
+               found.tokens == tokens_[found.windows] && found.layers >= 0 &&
+               2 * found.layers < std::ssize(sums->planes);
   ForNumbers(*sums, [&](std::vector<double>& numbers) {
     const size_t size = numbers.size() * sizeof(double);
     whole = whole && bytes.size() >= size;
@@ -137,9 +143,10 @@ absl::Status StatisticsFile::Read(StatisticsSums* sums) const {
     std::memcpy(numbers.data(), bytes.data(), size);
     bytes.remove_prefix(size);
   });
-  if (!whole || !bytes.empty() || HashOf(*sums) != found.numbers) return Damaged();
   sums->windows = found.windows;
+  sums->layers = found.layers;
   sums->tokens = found.tokens;
+  if (!whole || !bytes.empty() || HashOf(*sums) != found.numbers) return Damaged();
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@ struct PlaneSums {
 
 struct StatisticsSums {
   int64_t windows = 0;  // done
+  int64_t layers = 0;   // of the next window that are in the sums already, in the order of the walk
   int64_t tokens = 0;
   std::vector<PlaneSums> planes;  // K of layer 0, V of layer 0, K of layer 1, ...
 };
@@ -32,11 +33,11 @@ StatisticsSums EmptySums(const ModelConfig& config, const StatisticsOptions& opt
 
 // The file that keeps the work so far, in the machine's byte order:
 //
-//   [0, 8)      "LTDSTAT1"
+//   [0, 8)      "LTDSTAT2"
 //   [8, 40)     fingerprint of the model, 32 hex digits
-//   [40, 80)    five int64: hash of all windows, sinks, gradients, seed, windows done
-//   [80, 96)    two int64: tokens, hash of the numbers
-//   [96, ...)   the numbers as float64: each plane's members in order, matrices by rows
+//   [40, 80)    five int64: number of all windows, hash of them, sinks, gradients, seed
+//   [80, 112)   four int64: windows done, layers of the next one, tokens, hash of the rest
+//   [112, ...)  the numbers as float64: each plane's members in order, matrices by rows
 class StatisticsFile {
  public:
   StatisticsFile(std::string path, const Checkpoint& checkpoint, const CalibrationWindows& windows,
@@ -54,11 +55,13 @@ class StatisticsFile {
   struct Header {
     char magic[8];
     char fingerprint[32];
+    int64_t all_windows;
     uint64_t text;
     int64_t sinks;
     int64_t gradients;
     uint64_t seed;
     int64_t windows;
+    int64_t layers;
     int64_t tokens;
     uint64_t numbers;
   };
@@ -68,7 +71,7 @@ class StatisticsFile {
 
   const std::string path_;
   std::vector<int64_t> tokens_;  // [windows + 1]: of the first windows but their sinks
-  Header own_;                   // but for the last three
+  Header own_;                   // but for the last four
 };
 
 }  // namespace latentd

@@ -72,6 +72,8 @@ TEST_F(CalibrationTest, FilesThatAreTooShortOrTooManyAreRefusedWithBothNumbers) 
   const std::string file = folder_.Write("short", "0123456789");
   EXPECT_THAT(WindowsFromFiles({file}, tokenizer_, 3, 4).status().message(),
               HasSubstr("short has 10 tokens, its 3 windows of 4 need 12"));
+  EXPECT_THAT(WindowsFromFiles({file}, tokenizer_, 1, 11).status().message(),
+              HasSubstr("short has 10 tokens, its 1 window of 11 needs 11"));
   EXPECT_THAT(WindowsFromFiles({file, file}, tokenizer_, 1, 4).status().message(),
               HasSubstr("--calibration names 2 files, for 1 windows"));
   EXPECT_EQ(WindowsFromFiles({folder_.path() + "/none"}, tokenizer_, 1, 4).status().code(),

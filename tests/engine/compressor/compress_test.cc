@@ -147,6 +147,9 @@ TEST_F(CompressTest, WorkThatIsEndedGoesOnToTheSameBytes) {
     if (report.ok()) break;
     EXPECT_TRUE(absl::IsCancelled(report.status())) << report.status();
     EXPECT_FALSE(std::filesystem::exists(options.out)) << stage;
+    EXPECT_EQ(report.status().message(), std::filesystem::exists(options.out + ".partial")
+                                             ? "enough; the same command goes on from here"
+                                             : "enough");
     if (stages.empty() || stages.back() != stage) stages.push_back(stage);
     if (end % 7 != 0) continue;
     ASSERT_TRUE(Compress(options, Ignore).ok());
@@ -265,6 +268,18 @@ TEST_F(CompressTest, AFullDiskIsAnErrorAndLeavesNothing) {
                 HasSubstr("cannot write " + options.out));
   }
   EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(CompressTest, AFlagThatIsWrongWhateverTheModelIsKnownBeforeItIsOpened) {
+  CompressOptions options = Options("x");
+  options.model.model = folder_.path() + "/none";
+  EXPECT_TRUE(ValidateFlags(options).ok());
+  options.statistics = options.out;
+  EXPECT_THAT(ValidateFlags(options).message(), HasSubstr("--statistics and --out are both"));
+  options.out.clear();
+  EXPECT_THAT(ValidateFlags(options).message(), HasSubstr("--out is missing"));
+  options.model.model.clear();
+  EXPECT_THAT(ValidateFlags(options).message(), HasSubstr("--model is missing"));
 }
 
 TEST_F(CompressTest, WrongOptionsNameTheFlagAndBothNumbers) {

@@ -60,12 +60,30 @@ TEST(WriteReport, SaysTheSameInBothFilesAndDrawsIt) {
   EXPECT_EQ(json["layers"][0]["k"]["bytes_per_token"], 16.0 * 6 / 8 + 4);
 
   const std::string text = Contents(path + ".report.md");
-  EXPECT_THAT(text, HasSubstr("| 2048 | 86016 | 409600 | 4.76 |"));
+  EXPECT_THAT(text, HasSubstr("| 2048 | 84.0 KiB | 400 KiB | 4.76 |"));
+  EXPECT_THAT(text, HasSubstr("on text, 2 windows of 64 tokens,"));
+  EXPECT_THAT(text, HasSubstr("keeps 4.00 KiB more"));
   EXPECT_THAT(text, HasSubstr("| 0 | 32 of 48: 16 int4 + 16 int2 | 16.0 | 0.9000 |"));
   EXPECT_THAT(text, HasSubstr("](x.latents.report.svg)"));
   const std::string figure = Contents(path + ".report.svg");
   for (const char* part : {"K: energy", "V: dims by bits", "8 bits", "cut", "Predicted KL"}) {
     EXPECT_THAT(figure, HasSubstr(part));
+  }
+}
+
+TEST(WriteReport, APredictionThatWasFarTooSmallIsExplained) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/x.latents";
+  CompressionReport report = Example();
+  for (const bool is_far : {false, true}) {
+    report.measured.kl_mean = (is_far ? 1.51 : 1.49) * *report.predicted_kl;
+    ASSERT_TRUE(WriteReport(path, report).ok());
+    const auto says = HasSubstr("above about 0.01 it is optimistic");
+    if (is_far) {
+      EXPECT_THAT(Contents(path + ".report.md"), says);
+    } else {
+      EXPECT_THAT(Contents(path + ".report.md"), Not(says));
+    }
   }
 }
 

@@ -210,6 +210,28 @@ TEST_F(StatisticsTest, InterruptedAnywhereTheBitsAreTheSame) {
   }
 }
 
+TEST_F(StatisticsTest, AnEndWithinAWindowKeepsAllThatAreDone) {
+  for (const Gradients gradients : {Gradients::kNone, Gradients::kSampled, Gradients::kText}) {
+    options_.gradients = gradients;
+    options_.resume_path.clear();
+    const std::vector<double> whole = Numbers(*Measure());
+    options_.resume_path = folder_.path() + "/work";
+    for (const double share : {0.05, 0.1, 0.41, 0.45, 0.5, 0.55, 0.59}) {  // of five windows
+      EXPECT_TRUE(absl::IsCancelled(EndAt(share))) << share;
+      EXPECT_EQ(std::filesystem::exists(options_.resume_path), share > 0.2) << share;
+      double first = -1;
+      const auto rest = Measure([&](double done) {
+        if (first < 0) first = done;
+        return absl::OkStatus();
+      });
+      ASSERT_TRUE(rest.ok()) << rest.status();
+      EXPECT_EQ(first > 0.4, share > 0.2) << share;
+      EXPECT_EQ(Numbers(*rest), whole) << share;
+      std::filesystem::remove(options_.resume_path);
+    }
+  }
+}
+
 TEST_F(StatisticsTest, WorkOfAnotherRunIsRefusedWithWhatDiffers) {
   options_.resume_path = folder_.path() + "/work";
   ASSERT_TRUE(absl::IsCancelled(EndAt(0.4)));
@@ -232,6 +254,9 @@ TEST_F(StatisticsTest, WorkOfAnotherRunIsRefusedWithWhatDiffers) {
   windows_[4][20] += 1;
   refused("calibration text");
   windows_[4][20] -= 1;
+  windows_.push_back(windows_[0]);
+  refused("its calibration windows are 5, now 6");
+  windows_.pop_back();
   checkpoint_ = Open({.seed = 2});
   refused("model");
   checkpoint_ = Open({});
@@ -255,7 +280,7 @@ TEST_F(StatisticsTest, DamagedWorkIsRefused) {
   std::string flipped = good;
   flipped[good.size() / 2] ^= 1;
   refuses(flipped);
-  for (const size_t byte : {72, 80}) {  // of the numbers of windows and of tokens
+  for (const size_t byte : {80, 88, 96}) {  // of the numbers of windows, of layers and of tokens
     flipped = good;
     flipped[byte] ^= 1;
     refuses(flipped);
