@@ -165,6 +165,7 @@ absl::StatusOr<LayerWeights> LoadLayer(Loader& loader, int l, const ModelFacts& 
 std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* latents,
                                       Codec full_codec) {
   std::vector<CacheLayer> layers;
+  layers.reserve(config.num_layers);
   for (int l = 0; l < config.num_layers; ++l) {
     layers.push_back(latents != nullptr
                          ? latents->layers[l].cache
