@@ -88,8 +88,8 @@ struct ModelFacts {
 };
 
 // The keys' and values' part of a full layer.
-absl::Status LoadFullCache(Loader& loader, const std::string& prefix, AttentionSpec spec, Ops& ops,
-                           LayerWeights* layer) {
+absl::Status LoadFullCache(Loader& loader, const std::string& prefix, const AttentionSpec& spec,
+                           Ops& ops, LayerWeights* layer) {
   ASSIGN_OR_RETURN(layer->k, loader.Linear(prefix + "k"));
   ASSIGN_OR_RETURN(layer->v, loader.Linear(prefix + "v"));
   ASSIGN_OR_RETURN(layer->attention, ops.PrepareAttention(spec));

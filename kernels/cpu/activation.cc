@@ -1,4 +1,5 @@
-#include "kernels/cpu/activation.h"
+#include "kernels//cpu/activation.h"
+#include "base/check.h"
 
 #include <algorithm>
 
@@ -37,6 +38,7 @@ HWY_INLINE VF GeluTanh(VF x) {
 
 // up is null for the kinds without it.
 void Activate(ActivationKind kind, const float* gate, const float* up, int64_t count, float* out) {
+  LATENTD_CHECK(kind != ActivationKind::kSiluGated || up != nullptr);
   const DF df;
   const auto apply = [&](const float* g, const float* u, float* o) HWY_ATTR {
     const VF x = hn::LoadU(df, g);

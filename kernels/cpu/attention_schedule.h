@@ -59,6 +59,7 @@ class AttentionSchedule {
     item.unit = static_cast<int>(n % units_);
     n /= units_;
     const int split_items = SplitItems(s);
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): nothing lies in a sequence without items
     const int split = static_cast<int>(n % split_items);
     const int row_block = RowBlocks(s) - 1 - static_cast<int>(n / split_items);
     item.first_row = row_block * rows_per_item_;
