@@ -1,7 +1,8 @@
-#include "kernels//cpu/activation.h"
-#include "base/check.h"
+#include "kernels/cpu/activation.h"
 
 #include <algorithm>
+
+#include "base/check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
