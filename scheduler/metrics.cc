@@ -48,6 +48,7 @@ void Observe(Histogram& histogram, absl::Duration duration) {
 template <typename Enum>
 std::vector<Counter*> PerValue(Family<Counter>& family, const char* label, int count) {
   std::vector<Counter*> counters;
+  counters.reserve(count);
   for (int i = 0; i < count; ++i) {
     counters.push_back(&family.Add({{label, Name(static_cast<Enum>(i))}}));
   }

@@ -122,6 +122,7 @@ void ServeLoop::Impl::Step() {
 void ServeLoop::Impl::Settle() {
   const std::vector<FinishedRequest> finished = scheduler_.TakeFinished();
   std::vector<std::string> ids;
+  ids.reserve(finished.size());
   for (const FinishedRequest& request : finished) ids.push_back(request.request->id);
   inbox_.Settle(ids, scheduler_.waiting_tokens());
   Publish();

@@ -35,7 +35,7 @@ std::string FindBadString(const UnknownFieldSet& fields, const Descriptor& type,
     } else if (known->type() == FieldDescriptor::TYPE_MESSAGE && depth < kMaxDepth) {
       UnknownFieldSet inner;
       if (!inner.ParseFromString(field.length_delimited())) continue;
-      const std::string found = FindBadString(inner, *known->message_type(), name + ".", depth + 1);
+      std::string found = FindBadString(inner, *known->message_type(), name + ".", depth + 1);
       if (!found.empty()) return found;
     }
   }

@@ -17,7 +17,8 @@ constexpr int kNewTokens = 4;
 absl::Status AppendNext(Engine* engine, int begin, std::vector<int32_t>* tokens) {
   const int end = static_cast<int>(tokens->size());
   Batch batch{.max_blocks = 1};
-  const int row = AppendRows(&batch, *tokens, begin, end, {{0}}, 0);
+  const int32_t block = 0;
+  const int row = AppendRows(&batch, *tokens, begin, end, absl::MakeConstSpan(&block, 1), 0);
   batch.samples.push_back({.row = row, .params = {.temperature = 0}, .position = end});
   ASSIGN_OR_RETURN(const StepOutput output, engine->Step(batch));
   if (!output.samples[0].ok) {
