@@ -34,8 +34,8 @@ void SetKeepalive(grpc::ServerBuilder* builder) {
 
 class Server::Parts {
  public:
-  Parts(Options options, const ServedModel& model, const SchedulerConfig& limits, ServeLoop* loop,
-        prometheus::Registry* registry, Clock* clock)
+  Parts(const Options& options, const ServedModel& model, const SchedulerConfig& limits,
+        ServeLoop* loop, prometheus::Registry* registry, Clock* clock)
       : metrics(*registry, model),
         admission(limits.max_sequences + limits.max_queued_requests),
         workers(std::make_unique<TextWorkers>(options.text_workers)),
