@@ -76,8 +76,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options, const Ser
                                                       Clock* clock) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  const std::string listen = options.listen;
-  auto parts = std::make_unique<Parts>(std::move(options), model, limits, loop, registry, clock);
+  const std::string listen = std::move(options.listen);
+  auto parts = std::make_unique<Parts>(options, model, limits, loop, registry, clock);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
