@@ -1,8 +1,10 @@
 #include "engine/compressor/statistics_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -140,7 +142,7 @@ absl::Status StatisticsFile::Read(StatisticsSums* sums) const {
     const size_t size = numbers.size() * sizeof(double);
     whole = whole && bytes.size() >= size;
     if (!whole) return;
-    std::memcpy(numbers.data(), bytes.data(), size);
+    std::copy_n(bytes.data(), size, std::as_writable_bytes(std::span(numbers)).data());
     bytes.remove_prefix(size);
   });
   sums->windows = found.windows;
