@@ -54,7 +54,11 @@ function(latentd_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 300)
+  set(timeout 300)
+  if(LATENTD_SANITIZE)
+    set(timeout 1800)  # tens of times slower
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT ${timeout})
   if(LATENTD_SANITIZE STREQUAL thread)
     # OpenBLAS is not instrumented: ThreadSanitizer cannot see how its threads wait for each other.
     set_tests_properties(${name} PROPERTIES ENVIRONMENT OPENBLAS_NUM_THREADS=1)
