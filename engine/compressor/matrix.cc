@@ -95,12 +95,16 @@ absl::Status CheckLinearAlgebra() {
 }
 
 std::string LinearAlgebraAdvice() {
-  const std::string core = openblas_get_corename();
   const int64_t vectors = hwy::SupportedTargets();
-  if (core != "Prescott" || (vectors & (HWY_AVX2 | HWY_AVX3)) == 0) return "";
-  return absl::StrCat("OpenBLAS does not know this processor and takes its code for ", core,
-                      ", several times slower; set OPENBLAS_CORETYPE=",
-                      (vectors & HWY_AVX3) != 0 ? "SKYLAKEX" : "HASWELL");
+  return LinearAlgebraAdvice(openblas_get_corename(), (vectors & HWY_AVX2) != 0,
+                             (vectors & HWY_AVX3) != 0);
+}
+
+std::string LinearAlgebraAdvice(const std::string& core, bool has_avx2, bool has_avx512) {
+  if (core != "Prescott" || !has_avx2) return "";
+  return absl::StrCat(
+      "OpenBLAS does not know this processor and takes its code for ", core,
+      ", several times slower; set OPENBLAS_CORETYPE=", has_avx512 ? "SKYLAKEX" : "HASWELL");
 }
 
 }  // namespace latentd

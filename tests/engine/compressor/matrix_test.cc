@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace latentd {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(Matrix, TheSelfCheckPassesHere) { EXPECT_TRUE(CheckLinearAlgebra().ok()); }
 
@@ -49,6 +52,13 @@ TEST(Matrix, EigenvaluesComeFromTheLargestDown) {
   ASSERT_TRUE(eigen.ok());
   EXPECT_EQ(eigen->values, (std::vector<double>{5, 2, -1}));
   EXPECT_EQ(std::abs(eigen->vectors.at(1, 0)), 1);
+}
+
+TEST(LinearAlgebraAdvice, IsForProcessorsThatTheLibraryDoesNotKnow) {
+  EXPECT_EQ(LinearAlgebraAdvice("SkylakeX", true, true), "");
+  EXPECT_EQ(LinearAlgebraAdvice("Prescott", false, false), "");  // it may well be one
+  EXPECT_THAT(LinearAlgebraAdvice("Prescott", true, false), HasSubstr("OPENBLAS_CORETYPE=HASWELL"));
+  EXPECT_THAT(LinearAlgebraAdvice("Prescott", true, true), HasSubstr("OPENBLAS_CORETYPE=SKYLAKEX"));
 }
 
 }  // namespace
