@@ -65,12 +65,13 @@ absl::Status CheckQuestions(const Tokenizer& tokenizer, const Latents* latents, 
                             const std::vector<Question>& questions, const std::vector<int>& indices,
                             bool allow_overlap) {
   std::vector<Continuation> right;
-  std::vector<TextWindow> windows;
   for (const int index : indices) {
     ASSIGN_OR_RETURN(std::vector<Continuation> encoded,
                      EncodeQuestion(tokenizer, questions[index]));
     right.push_back(std::move(encoded[questions[index].gold]));
   }
+  std::vector<TextWindow> windows;
+  windows.reserve(right.size());
   for (const Continuation& c : right) windows.push_back({.tokens = c.tokens});
   return CheckOverlap(windows, latents, absl::StrCat("the task ", task.name), allow_overlap);
 }
