@@ -171,8 +171,9 @@ HWY_INLINE CodeScale EncodeSymmetric(int bits, const RowFacts& facts, const floa
   const float half_top = static_cast<float>((1 << bits) - 1) * 0.5f;
   const float rms = std::sqrt(facts.sum_squares / static_cast<float>(size));
   const float abs_max = std::max(facts.max, -facts.min);
-  // The squared error has several minima; these starts find one within 1 % of the lowest in rows of
-  // 32 or more Gaussian values.
+  // The codes nearest to the row's direction are those of the least squared error, which has
+  // several minima; these starts find one within 1 % of the lowest in rows of 32 or more Gaussian
+  // values.
   const float full = abs_max / half_top, best = rms * GaussianStep(bits);
   const float starts[] = {full, 0.92f * full, 0.84f * full, 0.76f * full, best, 0.88f * best};
   Fit fits[std::size(starts)];
@@ -182,12 +183,20 @@ HWY_INLINE CodeScale EncodeSymmetric(int bits, const RowFacts& facts, const floa
   Fit fit = *std::max_element(std::begin(fits), std::end(fits),
                               [](const Fit& a, const Fit& b) { return a.kept < b.kept; });
   LeastSquares<1>(grid, row, size, &fit.scale, &fit);
-  const float scale = fit.scale;
-  const Vec inverse = hn::Set(kFloats, Inverse(scale));
-  for (size_t i = 0; i < size; i += kWidth) {
-    StoreCodes(grid.CodeOf(hn::LoadU(kFloats, row + i), inverse), codes + i);
+  const Vec inverse = hn::Set(kFloats, Inverse(fit.scale));
+  Partials products;
+  products.Clear();
+  for (size_t i = 0; i < size; i += kPartialSums) {
+    for (size_t p = 0; p < kParts; ++p) {
+      const size_t at = i + p * kWidth;
+      const Vec x = hn::LoadU(kFloats, row + at), code = grid.CodeOf(x, inverse);
+      StoreCodes(code, codes + at);
+      products.parts[p] = hn::Add(products.parts[p], hn::Mul(x, hn::Sub(code, grid.half_top)));
+    }
   }
-  return {.scale = FloatToHalf(scale)};
+  // Above 0 where the fitted scale is: then every g has the sign of its x.
+  const float unbiased = fit.scale > 0.0f ? facts.sum_squares / products.Sum() : 0.0f;
+  return {.scale = FloatToHalf(unbiased <= kMaxHalf ? unbiased : kMaxHalf)};
 }
 
 // ---- Min-max ----

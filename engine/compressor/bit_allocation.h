@@ -49,8 +49,7 @@ double CodeError(Codec codec, int dims);
 // D v; the errors are uncorrelated, so turned back, dim i again has the error D v, whatever its own
 // variance. So the segment costs sum_i weight_i D v / 2 = D (sum weight) (sum variance) / 2n.
 //
-// `code_share`, in (0, 1], is the share of that which errors of codes cost where not every reader
-// reads codes; what is cut, all readers miss.
+// `code_share`, in (0, 1], is what an error of codes costs beside a cut one of the same size.
 //
 // planes[p] holds the dims of each latent head of plane p; the heads of a plane share a recipe.
 // `block_bytes` is at least the sum of the planes' smallest.

@@ -15,16 +15,15 @@ namespace {
 
 constexpr double kRowsPerToken = 12.8;
 constexpr double kMaxShrinkage = 0.5;
-// With an own page in 16 bits, a token's code errors reach the readers on later pages alone: the
-// share of its F that those have, as this takes it. Chosen on SmolLM2-135M.
-constexpr double kLaterPagesShare = 0.3;
 // Energies below this share of the largest count as none.
 constexpr double kNoEnergy = 1e-12;
 
 // The basis of one latent head. With A = F^(1/2) and the eigenvectors U and eigenvalues s^2 of
 // A E[y y^T] A, the dims z = U^T A y have the energies s^2 and y = A^-1 U z, and the loss of an
-// error in z is its plain square: (y - y')^T F (y - y') = |z - z'|^2. The latent is h = s^(-1/2) z,
-// so a dim has the energy s and an error in it the weight s.
+// error in z is its plain square: (y - y')^T F (y - y') = |z - z'|^2. The codes hold z about its
+// mean, with the standard deviation t <= s. The latent is h = t^(-1/2) z, so a dim has the variance
+// t and an error in it the weight t: of all scales of the dims, those under which coding n dims
+// together costs least, D (sum t)^2 / 2n (Cauchy and Schwarz).
 struct Basis {
   Factors factors;  // of all dims
   DimEnergies dims;
@@ -75,14 +74,14 @@ absl::StatusOr<Basis> BasisOf(const PlaneStatistics& statistics, int begin, int 
   const double floor = kNoEnergy * std::max(eigen.values[0], 0.0);
   for (int i = 0; i < dims; ++i) {
     out.energy[i] = std::max(0.0, eigen.values[i]);
-    const double s = eigen.values[i] > floor ? std::sqrt(eigen.values[i]) : 0;
-    const double variance = std::max(0.0, out.energy[i] - mean.at(i, 0) * mean.at(i, 0));
-    out.dims.weight.push_back(s);
-    out.dims.variance.push_back(s > 0 ? variance / s : 0);
-    if (s <= 0) continue;  // a dim without energy keeps its scale
+    const double variance = out.energy[i] - mean.at(i, 0) * mean.at(i, 0);
+    const double t = variance > floor ? std::sqrt(variance) : 0;
+    out.dims.weight.push_back(t);
+    out.dims.variance.push_back(t);
+    if (t <= 0) continue;  // a dim without variance keeps its scale
     for (int c = 0; c < dims; ++c) {
-      out.factors.down.at(i, c) /= std::sqrt(s);
-      out.factors.up.at(c, i) *= std::sqrt(s);
+      out.factors.down.at(i, c) /= std::sqrt(t);
+      out.factors.up.at(c, i) *= std::sqrt(t);
     }
   }
   return out;
@@ -168,7 +167,7 @@ int64_t BlockBytes(double bytes_per_token) {
 std::vector<PlaneAllocation> Allocate(const Energies& k, const Energies& v, double bytes_per_token,
                                       const MixedOptions& options) {
   const auto allocate = [&](const Energies& planes, double share) {
-    return AllocateBits(planes, options.widths, options.own_page ? kLaterPagesShare : 1,
+    return AllocateBits(planes, options.widths, CodeShare(options.own_page),
                         BlockBytes(bytes_per_token * share));
   };
   if (options.k_share.has_value()) {
@@ -261,6 +260,8 @@ std::string Describe(const MixedOptions& options, const ModelConfig& config) {
       DescribeGroups(options.heads_per_group, config.num_kv_heads), ", ", options.sinks,
       " exact sinks", options.own_page ? ", own page in 16 bits" : "");
 }
+
+double CodeShare(bool own_page) { return own_page ? 0.3 : 0.6; }
 
 double Shrinkage(int64_t tokens, int dims) {
   return std::min(kMaxShrinkage, kRowsPerToken * dims / static_cast<double>(tokens));

@@ -183,7 +183,7 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint&
                    DecoderGradient::Create(checkpoint, static_cast<int>(longest), algebra));
   bool ended = false;
   const Progress tell = [&](double share) {
-    const absl::Status status = progress(share);
+    absl::Status status = progress(share);
     ended = !status.ok();
     return status;
   };
@@ -205,6 +205,7 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint&
     RETURN_IF_ERROR(saved);
   }
   std::vector<LayerStatistics> layers;
+  layers.reserve(checkpoint.config().num_layers);
   for (int l = 0; l < checkpoint.config().num_layers; ++l) {
     layers.push_back({.k = StatisticsOf(std::move(sums.planes[2 * l]), sums.tokens, count),
                       .v = StatisticsOf(std::move(sums.planes[2 * l + 1]), sums.tokens, count)});

@@ -49,9 +49,11 @@ struct KnownPlane {
   }
 };
 
-// Half of the F-weighted error of `tokens` drawn inputs through down, the codec and up.
+// Half of the F-weighted error of `tokens` drawn inputs through down, the codec and up: of what is
+// cut, and `code_share` of that of the codes.
 double MeasuredLoss(const KnownPlane& known, const CachePlane& plane, const Matrix& down,
-                    const Matrix& up, const Matrix& mean, const Matrix& offset, int tokens) {
+                    const Matrix& up, const Matrix& mean, const Matrix& offset, double code_share,
+                    int tokens) {
   const std::vector<float> gaussian = GaussianValues(int64_t{tokens} * kHidden, 77);
   const int dims = plane.dims(), width = kWidth / plane.latent_heads;
   double loss = 0;
@@ -61,7 +63,7 @@ double MeasuredLoss(const KnownPlane& known, const CachePlane& plane, const Matr
     x = Multiply(known.input_root, x);
     for (int i = 0; i < kHidden; ++i) x.at(i, 0) += known.input_mean.at(i, 0);
     const Matrix latent = Multiply(down, x);
-    Matrix error = Multiply(known.weight, x);
+    Matrix cut = Multiply(known.weight, x), coded(kWidth, 1);
     for (int head = 0; head < plane.latent_heads; ++head) {
       std::vector<float> row(dims), read(dims);
       for (int i = 0; i < dims; ++i) {
@@ -71,13 +73,18 @@ double MeasuredLoss(const KnownPlane& known, const CachePlane& plane, const Matr
       WriteCacheRow(plane, block.data(), 5, row);
       ReadCacheRow(plane, block.data(), 5, absl::MakeSpan(read));
       for (int r = head * width; r < (head + 1) * width; ++r) {
-        error.at(r, 0) -= offset.at(0, r);
-        for (int i = 0; i < dims; ++i) error.at(r, 0) -= up.at(r, i) * read[i];
+        cut.at(r, 0) -= offset.at(0, r);
+        for (int i = 0; i < dims; ++i) {
+          cut.at(r, 0) -= up.at(r, i) * row[i];
+          coded.at(r, 0) += up.at(r, i) * (row[i] - read[i]);
+        }
       }
     }
-    for (const double value :
-         Multiply(known.fisher_root, Transpose::kYes, error, Transpose::kNo).values) {
-      loss += value * value / 2 / tokens;
+    for (const auto& [error, share] : {std::pair(&cut, 1.0), std::pair(&coded, code_share)}) {
+      for (const double value :
+           Multiply(known.fisher_root, Transpose::kYes, *error, Transpose::kNo).values) {
+        loss += share * value * value / 2 / tokens;
+      }
     }
   }
   return loss;
@@ -195,22 +202,25 @@ TEST_F(CompressMixedTest, AllDimsRebuildTheProjectionAndTheMeansCancel) {
 }
 
 // Gaussian keys of the statistics' mean and moment through down, codec and up: half of their
-// F-weighted error is what was predicted.
+// F-weighted error, codes counted as their share, is what was predicted.
 TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
   for (const int group : {1, kHeads}) {
     for (const double ratio : {3.0, 5.3, 8.0}) {
+      const bool own_page = ratio > 5;
       const auto factors = Compressed({.ratio = ratio,
                                        .widths = {.widths = {8, 4, 3, 2}, .block_dims = 16},
                                        .heads_per_group = group,
-                                       .own_page = false});
+                                       .own_page = own_page});
       double predicted = 0, measured = 0;
       for (int l = 0; l < kLayers; ++l) {
         predicted += factors[l].k.predicted_kl + factors[l].v.predicted_kl;
         const LatentLayer layer = factors[l].View(config());
-        measured += MeasuredLoss(k_[l], layer.cache.k, Numbers(layer.k_down), Numbers(layer.k_up),
-                                 Numbers(layer.k_mean), Numbers(layer.k_offset), 500);
-        measured += MeasuredLoss(v_[l], layer.cache.v, Numbers(layer.v_down), Numbers(layer.v_up),
-                                 Numbers(layer.v_mean), Numbers(layer.v_offset), 500);
+        measured +=
+            MeasuredLoss(k_[l], layer.cache.k, Numbers(layer.k_down), Numbers(layer.k_up),
+                         Numbers(layer.k_mean), Numbers(layer.k_offset), CodeShare(own_page), 500);
+        measured +=
+            MeasuredLoss(v_[l], layer.cache.v, Numbers(layer.v_down), Numbers(layer.v_up),
+                         Numbers(layer.v_mean), Numbers(layer.v_offset), CodeShare(own_page), 500);
       }
       EXPECT_NEAR(predicted / measured, 1, 0.1) << group << " " << ratio;
     }
