@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "grpcpp/server_context.h"
@@ -268,7 +269,7 @@ void GenerateStream::Send(v1::GenerateResponse message) {
   Pump();
 }
 
-void GenerateStream::End(absl::Status status, v1::Finish::Reason reason) {
+void GenerateStream::End(const absl::Status& status, v1::Finish::Reason reason) {
   if (claimed_) front_end_->admission->Release(id_);
   claimed_ = false;
   {
@@ -371,6 +372,7 @@ void GenerateStream::OnDone() {
   {
     MutexLock lock(&mu_);
     context_ = nullptr;
+    LATENTD_CHECK(ending_.has_value());  // gRPC calls this after Finish
     code = ending_->status.error_code();
     reason = ending_->reason;
     // The client never saw how it ended.

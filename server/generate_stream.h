@@ -63,7 +63,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool AddText(absl::StatusOr<ResponseText::Delta> delta, v1::GenerateResponse* message);
 
   void Send(v1::GenerateResponse message);
-  void End(absl::Status status, v1::Finish::Reason reason);
+  void End(const absl::Status& status, v1::Finish::Reason reason);
   bool DeadlinePassed() const;  // as the client sees it
   void Pump();                  // starts the next write, or Finish, when it is time
   void EndWork(FinishReason reason = FinishReason::kCancelled);
