@@ -88,8 +88,8 @@ void GenerateStream::ScheduleJob() {
 void GenerateStream::RunJob() {
   if (!prepared_) {
     prepared_ = true;
-    absl::Status status = Prepare();
-    if (!status.ok()) return End(std::move(status), v1::Finish::REASON_UNSPECIFIED);
+    const absl::Status status = Prepare();
+    if (!status.ok()) return End(status, v1::Finish::REASON_UNSPECIFIED);
   }
   for (;;) {
     std::vector<GeneratedToken> tokens;

@@ -10,6 +10,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -56,7 +57,7 @@ class EventQueue {
     if (fds[0].revents != 0) {
       signalfd_siginfo info;
       LATENTD_CHECK(read(signal_fd_, &info, sizeof(info)) == sizeof(info));
-      spdlog::info("received {}", strsignal(static_cast<int>(info.ssi_signo)));
+      spdlog::info("received SIG{}", sigabbrev_np(static_cast<int>(info.ssi_signo)));
       return Event::kSignal;
     }
     Event event;

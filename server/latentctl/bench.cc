@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -23,7 +24,7 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 // The smallest value that at least `share` of them do not exceed; 0 of none.
 double Percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  const auto index = static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  const auto index = std::lround(share * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + index, values.end());
   return values[index];
 }
