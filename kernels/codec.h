@@ -16,9 +16,9 @@ namespace latentd {
 //                 scale with the least squared error, the best of several starts; the scale that
 //                 is stored is larger, |x|^2 / (x . g) for the row x and its grid values g, so that
 //                 the error has no part along x. The least squared error has: it makes every row
-//                 smaller (12 % at 2 bits), and in attention's sums over many tokens such a bias
-//                 adds up, while what is left averages out. Twice a grid value is an odd integer,
-//                 exact in int8 up to 4 bits (and in 9 bits at 8 bits).
+//                 smaller (12 % at 2 bits), a bias that sums over tokens keep where independent
+//                 errors average out. Twice a grid value is an odd integer, exact in int8 up to 4
+//                 bits (and in 9 bits at 8 bits).
 //   kMinMax4..2   asymmetric, as Palu (arXiv 2407.21118) stores it: value = scale * code + zero,
 //                 with scale = (max - min) / (2^bits - 1) and zero = min. Two fp16 numbers per
 //                 token and segment.

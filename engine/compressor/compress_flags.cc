@@ -44,7 +44,8 @@ CompressFlags::CompressFlags(CommandLine* flags) : flags_(flags) {
   flags->Add("out", &options_.out, "FILE",
              "latents file to write or replace; its reports lie beside it");
   flags->Add("preset", &preset_, "NAME",
-             "quality (4 times smaller), balanced (5.3) or small (7.7), by the method mixed");
+             "method mixed: quality (4 times smaller, perplexity + .1 % on SmolLM2-135M), balanced "
+             "(5.3, + .5 %) or small (7.7, + 2 %)");
   flags->Add("calibration", &calibration_, "self|FILE",
              "text to calibrate on, files may be repeated; default: self, sampled from the model");
   flags->Add("windows", &options_.windows, "N", "calibration windows; two more measure the loss",

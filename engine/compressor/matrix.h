@@ -50,7 +50,8 @@ absl::Status CheckLinearAlgebra();
 // What to do where the linear algebra library does not know this processor and takes its oldest
 // code for it, which was measured at a fifth of the speed; empty where all is well.
 std::string LinearAlgebraAdvice();
-// The same for a processor with these vectors, of which the library takes `core`'s code.
+// The advice for a processor with these vectors, when the library takes the code of `core`
+// (openblas_get_corename) for it.
 std::string LinearAlgebraAdvice(const std::string& core, bool has_avx2, bool has_avx512);
 
 }  // namespace latentd

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kRowsPerToken = 12.8;
 constexpr double kMaxShrinkage = 0.5;
-// Energies below this share of the largest count as none.
+// Energies and variances below this share of the largest energy count as none.
 constexpr double kNoEnergy = 1e-12;
 
 // The basis of one latent head. With A = F^(1/2) and the eigenvectors U and eigenvalues s^2 of

@@ -24,7 +24,8 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 // The smallest value that at least `share` of them do not exceed; 0 of none.
 double Percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  const auto index = std::lround(share * static_cast<double>(values.size() - 1));
+  const auto count = static_cast<double>(values.size());
+  const auto index = std::max<int64_t>(static_cast<int64_t>(std::ceil(share * count)) - 1, 0);
   std::nth_element(values.begin(), values.begin() + index, values.end());
   return values[index];
 }

@@ -263,6 +263,7 @@ TEST(Codec, CodesAreCloseToTheBest) {
         const std::vector<float> row = GaussianValues(dims, seed);
         const std::vector<float> decoded = Decode(codec, Encode(codec, row));
         const double product = Dot(row, decoded);
+        // Of the codes alone: the error with the best scale.
         error += Dot(row, row) - product * product / Dot(decoded, decoded);
         least += LeastSquaredError(Info(codec).bits, row);
       }
@@ -272,9 +273,9 @@ TEST(Codec, CodesAreCloseToTheBest) {
   }
 }
 
-// Up to the rounding of the scale to fp16.
+// Up to the rounding of the scale to fp16, beside which the bias of 8 bits would not be seen.
 TEST(Codec, ErrorsHaveNoPartAlongTheRow) {
-  for (const Codec codec : kSymmetric) {
+  for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int dims : {16, 80, 192}) {
       for (uint64_t seed = 7; seed < 15; ++seed) {
         const std::vector<float> row = TestRow(dims, seed);

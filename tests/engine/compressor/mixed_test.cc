@@ -49,8 +49,8 @@ struct KnownPlane {
   }
 };
 
-// Half of the F-weighted error of `tokens` drawn inputs through down, the codec and up: of what is
-// cut, and `code_share` of that of the codes.
+// Of `tokens` drawn inputs through down, the codec and up: half of the F-weighted error of what is
+// cut, plus `code_share` times half of that of the codes.
 double MeasuredLoss(const KnownPlane& known, const CachePlane& plane, const Matrix& down,
                     const Matrix& up, const Matrix& mean, const Matrix& offset, double code_share,
                     int tokens) {
@@ -205,8 +205,8 @@ TEST_F(CompressMixedTest, AllDimsRebuildTheProjectionAndTheMeansCancel) {
 // F-weighted error, codes counted as their share, is what was predicted.
 TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
   for (const int group : {1, kHeads}) {
-    for (const double ratio : {3.0, 5.3, 8.0}) {
-      const bool own_page = ratio > 5;
+    for (const auto& [ratio, own_page] :
+         {std::pair(3.0, true), std::pair(5.3, false), std::pair(5.3, true), std::pair(8.0, false)}) {
       const auto factors = Compressed({.ratio = ratio,
                                        .widths = {.widths = {8, 4, 3, 2}, .block_dims = 16},
                                        .heads_per_group = group,
@@ -222,9 +222,30 @@ TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
             MeasuredLoss(v_[l], layer.cache.v, Numbers(layer.v_down), Numbers(layer.v_up),
                          Numbers(layer.v_mean), Numbers(layer.v_offset), CodeShare(own_page), 500);
       }
-      EXPECT_NEAR(predicted / measured, 1, 0.1) << group << " " << ratio;
+      EXPECT_NEAR(predicted / measured, 1, 0.1) << group << " " << ratio << " " << own_page;
     }
   }
+}
+
+// Of all scales of the dims, those by the deviation about the mean cost least (Cauchy and Schwarz).
+TEST_F(CompressMixedTest, CodesOfAllDimsCostTheSquareOfTheSummedDeviations) {
+  const auto factors = Compressed({.bytes_per_token = 2 * kLayers * (kWidth / 2 + 2),
+                                   .widths = {.widths = {4}, .block_dims = kWidth}});
+  const auto eigen =
+      SymmetricEigen(Multiply(Multiply(k_[0].fisher_root, Transpose::kYes,
+                                       statistics_[0].k.second_moment, Transpose::kNo),
+                              k_[0].fisher_root));
+  ASSERT_TRUE(eigen.ok());
+  const Matrix mean =
+      Multiply(Multiply(eigen->vectors, Transpose::kYes, k_[0].fisher_root, Transpose::kYes),
+               Multiply(k_[0].weight, k_[0].input_mean));
+  double sum = 0;
+  for (int i = 0; i < kWidth; ++i) {
+    sum += std::sqrt(std::max(0.0, eigen->values[i] - mean.at(i, 0) * mean.at(i, 0)));
+  }
+  const double want = CodeShare(/*own_page=*/true) * CodeError(Codec::kInt4, kWidth) * sum * sum /
+                      (2 * kWidth);
+  EXPECT_NEAR(factors[0].k.predicted_kl / want, 1, 1e-4);
 }
 
 // The mean is taken out of the codes: values that never differ from it cost nothing.
