@@ -194,8 +194,8 @@ HWY_INLINE CodeScale EncodeSymmetric(int bits, const RowFacts& facts, const floa
       products.parts[p] = hn::Add(products.parts[p], hn::Mul(x, hn::Sub(code, grid.half_top)));
     }
   }
-  // Above 0 where the fitted scale is: x and g differ in sign only where x / scale is lost beside the
-  // middle code, and the largest |x| is a quarter of the scale or more.
+  // Above 0 where the fitted scale is: x and g differ in sign only where x / scale is lost beside
+  // the middle code, and the largest |x| is a quarter of the scale or more.
   const float unbiased = fit.scale > 0.0f ? facts.sum_squares / products.Sum() : 0.0f;
   return {.scale = FloatToHalf(unbiased <= kMaxHalf ? unbiased : kMaxHalf)};
 }

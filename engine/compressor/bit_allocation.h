@@ -7,8 +7,9 @@
 
 namespace latentd {
 
-// The latent dims of one latent head, in the order of its basis: cuts take its end, and widths never
-// rise along it. An error e in the dims costs sum_i weight_i E[e_i^2] / 2 nats per predicted token.
+// The latent dims of one latent head, in the order of its basis: cuts take its end, and widths
+// never rise along it. An error e in the dims costs sum_i weight_i E[e_i^2] / 2 nats per predicted
+// token.
 struct DimEnergies {
   std::vector<double> weight;
   std::vector<double> variance;  // about the mean that is taken out of the codes

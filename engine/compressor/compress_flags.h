@@ -13,10 +13,8 @@ namespace latentd {
 // The flags of latent-compress. A preset says everything about the method, so it stands alone:
 // flags that would change the method beside it are refused. Without any of them it is "balanced".
 //
-//   preset    ratio  perplexity  all: mixed, 8/4/2 bits in blocks of 32, 4 exact sinks, own page in 16
-//   quality   4      + .1 %      bits
-//   balanced  5.3    + .5 %
-//   small     7.7    + 2 %
+//   preset    ratio  perplexity  all: mixed, 8/4/2 bits in blocks of 32, 4 exact sinks, own page in
+//   16 quality   4      + .1 %      bits balanced  5.3    + .5 % small     7.7    + 2 %
 //
 // The perplexity is that of SmolLM2-135M in docs/results/quality-rivals.md.
 class CompressFlags {

@@ -82,8 +82,8 @@ double MeasuredCost(const DimEnergies& dims, const std::vector<Segment>& segment
 }
 
 TEST(CodeError, IsTheGridsKnownError) {
-  // Grids fitted to rows of 256 Gaussian values leave an error e of .1174, .0363, .0107 (codec_test);
-  // without bias it is e / (1 - e).
+  // Grids fitted to rows of 256 Gaussian values leave an error e of .1174, .0363, .0107
+  // (codec_test); without bias it is e / (1 - e).
   EXPECT_NEAR(CodeError(Codec::kInt2, 256), 0.1330, 0.003);
   EXPECT_NEAR(CodeError(Codec::kInt3, 256), 0.0377, 0.001);
   EXPECT_NEAR(CodeError(Codec::kInt4, 256), 0.0108, 0.0003);

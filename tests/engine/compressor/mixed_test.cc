@@ -205,8 +205,8 @@ TEST_F(CompressMixedTest, AllDimsRebuildTheProjectionAndTheMeansCancel) {
 // F-weighted error, codes counted as their share, is what was predicted.
 TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
   for (const int group : {1, kHeads}) {
-    for (const auto& [ratio, own_page] :
-         {std::pair(3.0, true), std::pair(5.3, false), std::pair(5.3, true), std::pair(8.0, false)}) {
+    for (const auto& [ratio, own_page] : {std::pair(3.0, true), std::pair(5.3, false),
+                                          std::pair(5.3, true), std::pair(8.0, false)}) {
       const auto factors = Compressed({.ratio = ratio,
                                        .widths = {.widths = {8, 4, 3, 2}, .block_dims = 16},
                                        .heads_per_group = group,
@@ -231,10 +231,9 @@ TEST_F(CompressMixedTest, PredictsTheWeightedErrorOfRealCodes) {
 TEST_F(CompressMixedTest, CodesOfAllDimsCostTheSquareOfTheSummedDeviations) {
   const auto factors = Compressed({.bytes_per_token = 2 * kLayers * (kWidth / 2 + 2),
                                    .widths = {.widths = {4}, .block_dims = kWidth}});
-  const auto eigen =
-      SymmetricEigen(Multiply(Multiply(k_[0].fisher_root, Transpose::kYes,
-                                       statistics_[0].k.second_moment, Transpose::kNo),
-                              k_[0].fisher_root));
+  const auto eigen = SymmetricEigen(Multiply(
+      Multiply(k_[0].fisher_root, Transpose::kYes, statistics_[0].k.second_moment, Transpose::kNo),
+      k_[0].fisher_root));
   ASSERT_TRUE(eigen.ok());
   const Matrix mean =
       Multiply(Multiply(eigen->vectors, Transpose::kYes, k_[0].fisher_root, Transpose::kYes),
@@ -243,8 +242,8 @@ TEST_F(CompressMixedTest, CodesOfAllDimsCostTheSquareOfTheSummedDeviations) {
   for (int i = 0; i < kWidth; ++i) {
     sum += std::sqrt(std::max(0.0, eigen->values[i] - mean.at(i, 0) * mean.at(i, 0)));
   }
-  const double want = CodeShare(/*own_page=*/true) * CodeError(Codec::kInt4, kWidth) * sum * sum /
-                      (2 * kWidth);
+  const double want =
+      CodeShare(/*own_page=*/true) * CodeError(Codec::kInt4, kWidth) * sum * sum / (2 * kWidth);
   EXPECT_NEAR(factors[0].k.predicted_kl / want, 1, 1e-4);
 }
 
