@@ -1,7 +1,9 @@
 #include "base/commands.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <iostream>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -20,6 +22,17 @@ std::string HelpOf(const CommandProgram& program) {
                         "\n`%s COMMAND --help` lists the flags of a command.\n\nexample:\n  %s\n",
                         program.name, program.example);
   return help;
+}
+
+// Output that found no place must not look like success.
+absl::Status WriteOutput() {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) {
+    return absl::OkStatus();
+  }
+  constexpr char kFault[] = "the output could not be written";
+  return errno == 0 ? absl::DataLossError(kFault) : absl::ErrnoToStatus(errno, kFault);
 }
 
 }  // namespace
@@ -46,7 +59,8 @@ int RunCommand(const CommandProgram& program, int argc, char** argv) {
                  HelpOf(program).c_str());
     return 2;
   }
-  const absl::Status status = command->run(Arguments(args).subspan(1));
+  absl::Status status = command->run(Arguments(args).subspan(1));
+  if (status.ok()) status = WriteOutput();
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s %s: %s\n", program.name, command->name,
                std::string(status.message()).c_str());

@@ -123,8 +123,8 @@ std::string TotalsText(const CompressionReport& report) {
                           *report.predicted_kl);
     if (measured.kl_mean > 1.5 * *report.predicted_kl) {
       absl::StrAppend(&text,
-                      "What was measured is more: the prediction is for small losses, above about "
-                      "0.01 it is optimistic.\n");
+                      "What was measured is more: above about 0.01 the prediction is optimistic, "
+                      "and so it is after little calibration text.\n");
     }
   }
   return text;

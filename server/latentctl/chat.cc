@@ -1,10 +1,12 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
@@ -42,7 +44,15 @@ class Conversation {
   int num_fixed_ = 0;
 };
 
-constexpr char kHelp[] = "/reset forgets the conversation, Ctrl-C stops an answer, /quit ends.";
+constexpr char kHelp[] =
+    "/reset forgets the conversation, Ctrl-C stops an answer and forgets its question, /help says "
+    "this, /quit ends.";
+
+// "/word": what no question looks like.
+bool IsCommand(const std::string& line) {
+  return line.size() > 1 && line[0] == '/' &&
+         std::all_of(line.begin() + 1, line.end(), [](char c) { return absl::ascii_isalpha(c); });
+}
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -121,9 +131,14 @@ absl::Status ChatCommand(Arguments args) {
       break;
     }
     if (line == "/quit") break;
-    if (line == "/reset") conversation.Reset();
-    if (line == "/help") std::puts(kHelp);
-    if (line.empty() || line == "/reset" || line == "/help") continue;
+    if (line == "/reset") {
+      conversation.Reset();
+    } else if (line == "/help") {
+      std::fprintf(stderr, "%s\n", kHelp);
+    } else if (IsCommand(line)) {
+      std::fprintf(stderr, "[there is no command %s; %s]\n", line.c_str(), kHelp);
+    }
+    if (line.empty() || IsCommand(line)) continue;
 
     conversation.AddQuestion(line);
     v1::GenerateRequest request;

@@ -1,6 +1,4 @@
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +37,7 @@ absl::Status SetPrompt(const Options& options, const std::vector<std::string>& p
       message->set_content(content);
     };
     if (!options.system.empty()) add("system", options.system);
-    add("user", options.chat);
+    add("user", TextOrInput(options.chat));
     return absl::OkStatus();
   }
   if (!options.tokens.empty()) {
@@ -50,8 +48,7 @@ absl::Status SetPrompt(const Options& options, const std::vector<std::string>& p
   if (positional.empty())
     return absl::InvalidArgumentError(
         "no prompt: give TEXT (- reads it from stdin), --chat or --tokens");
-  request->set_text(positional[0] == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                                         : positional[0]);
+  request->set_text(TextOrInput(positional[0]));
   return absl::OkStatus();
 }
 
@@ -89,7 +86,8 @@ absl::Status GenerateCommand(Arguments args) {
        .example = "latentctl generate --max-tokens 50 --temperature 0 \"The capital of France is\"",
        .positional = "[TEXT | -]"});
   AddTargetFlag(&flags, &options.target);
-  flags.Add("chat", &options.chat, "TEXT", "a question, put through the model's chat template");
+  flags.Add("chat", &options.chat, "TEXT",
+            "a question (- reads it from stdin), put through the model's chat template");
   flags.Add("system", &options.system, "TEXT", "a system message before --chat");
   flags.Add("tokens", &options.tokens, "IDS", "a prompt of token ids: 12,7,99");
   flags.Add("id", &options.id, "ID",

@@ -1,6 +1,4 @@
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -48,11 +46,9 @@ absl::Status TokenizeCommand(Arguments args) {
   if (!chat.empty()) {
     v1::ChatMessage* message = request.mutable_chat()->add_messages();
     message->set_role("user");
-    message->set_content(chat);
+    message->set_content(TextOrInput(chat));
   } else {
-    const std::string& text = flags.positional()[0];
-    request.set_text(text == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                                 : text);
+    request.set_text(TextOrInput(flags.positional()[0]));
   }
   ASSIGN_OR_RETURN(const v1::TokenizeResponse response, client.Tokenize(request));
   const std::string ids = absl::StrJoin(response.token_ids(), " ") + "\n";

@@ -1,5 +1,8 @@
 #include "server/latentctl/request_flags.h"
 
+#include <iostream>
+#include <iterator>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -48,6 +51,11 @@ void RequestFlags::Apply(v1::GenerateRequest* request) const {
 void AddTargetFlag(CommandLine* flags, std::string* target) {
   *target = "127.0.0.1:50051";
   flags->Add("target", target, "HOST:PORT", "the server");
+}
+
+std::string TextOrInput(const std::string& text) {
+  if (text != "-") return text;
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
 absl::StatusOr<std::vector<int64_t>> ParseIds(absl::string_view flag, absl::string_view text) {

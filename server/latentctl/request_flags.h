@@ -30,6 +30,9 @@ class RequestFlags {
 // --target, with its default.
 void AddTargetFlag(CommandLine* flags, std::string* target);
 
+// The text, or of "-" all of stdin.
+std::string TextOrInput(const std::string& text);
+
 // "12,7, 99" as ids. INVALID_ARGUMENT names the flag and what is no number.
 absl::StatusOr<std::vector<int64_t>> ParseIds(absl::string_view flag, absl::string_view text);
 

@@ -1,6 +1,10 @@
 #include "base/commands.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -51,6 +55,25 @@ TEST(RunCommand, AnErrorGoesToStderrWithTheCommandsName) {
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err, "prog break: --x is 3, allowed: 1 to 2\n");
+}
+
+TEST(RunCommand, OutputThatCannotBeWrittenIsAnError) {
+  const int full = open("/dev/full", O_WRONLY), before = dup(STDOUT_FILENO);
+  ASSERT_GE(full, 0);
+  std::fflush(stdout);
+  dup2(full, STDOUT_FILENO);
+  std::string program = "prog", command = "greet";
+  char* argv[] = {program.data(), command.data()};
+  ::testing::internal::CaptureStderr();
+  const int status = RunCommand({.name = "prog", .commands = kCommands}, 2, argv);
+  dup2(before, STDOUT_FILENO);
+  std::clearerr(stdout);
+  std::cout.clear();
+  close(full);
+  close(before);
+  EXPECT_EQ(status, 1);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "prog greet: the output could not be written: No space left on device\n");
 }
 
 TEST(RunCommand, WithoutAKnownCommandItListsThem) {

@@ -78,7 +78,7 @@ TEST(WriteReport, APredictionThatWasFarTooSmallIsExplained) {
   for (const bool is_far : {false, true}) {
     report.measured.kl_mean = (is_far ? 1.51 : 1.49) * *report.predicted_kl;
     ASSERT_TRUE(WriteReport(path, report).ok());
-    const auto says = HasSubstr("above about 0.01 it is optimistic");
+    const auto says = HasSubstr("above about 0.01 the prediction is optimistic");
     if (is_far) {
       EXPECT_THAT(Contents(path + ".report.md"), says);
     } else {
