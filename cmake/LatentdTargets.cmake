@@ -17,7 +17,11 @@ set(LATENTD_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefine
 option(LATENTD_FUZZ "Build the libFuzzer targets (Clang only)" OFF)
 
 # Latent caches promise the same bits for every batch, chunking and thread count: the compiler may not contract a*b+c.
-add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers -ffp-contract=off)
+set(options -Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers -ffp-contract=off)
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
+# In CUDA sources these are for the code of the host; a kernel's own sums have one order for every batch, contracted or not.
+list(JOIN options "," options)
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${options}>")
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   add_compile_options(-Wthread-safety)
 endif()

@@ -1,13 +1,11 @@
 #include "engine/local_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/cache_pool.h"
 #include "engine/model/decoder.h"
 #include "engine/model/weights.h"
 
@@ -17,44 +15,46 @@ namespace {
 // Rows of logits held at once: bounds memory (64 x 128k vocabulary = 32 MiB) whatever the batch.
 constexpr int kLogitRows = 64;
 
-// log softmax(logits)[token], accumulated in double in index order.
-float LogProbability(const float* logits, int64_t vocab, int32_t token) {
-  const float largest = *std::max_element(logits, logits + vocab);
-  double sum = 0;
-  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i] - largest));
-  return static_cast<float>(static_cast<double>(logits[token] - largest) - std::log(sum));
-}
-
 class LocalEngine final : public Engine {
  public:
   LocalEngine(const ModelConfig& config, EngineInfo info, CacheLayout layout,
-              std::unique_ptr<CachePool> pool, std::unique_ptr<Ops> ops, ModelWeights weights)
+              std::unique_ptr<Ops> ops, DeviceArray<uint8_t> pool, ModelWeights weights)
       : config_(config),
         info_(std::move(info)),
         layout_(std::move(layout)),
-        pool_(std::move(pool)),
         ops_(std::move(ops)),
+        pool_(std::move(pool)),
         weights_(std::move(weights)),
         decoder_(config_, weights_, *ops_) {}
 
   const EngineInfo& info() const override { return info_; }
 
   absl::StatusOr<StepOutput> Step(const Batch& batch) override {
-    if (dead_.ok()) dead_ = Check(batch);
-    RETURN_IF_ERROR(dead_);
-    decoder_.Forward(batch, layout_, pool_->data());
     StepOutput output;
-    Sample(batch, &output);
-    Score(batch, &output);
+    if (dead_.ok()) dead_ = Compute(batch, &output);
+    RETURN_IF_ERROR(dead_);
     return output;
   }
 
   absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> rows) override {
     RETURN_IF_ERROR(dead_);
-    return absl::MakeConstSpan(decoder_.Logits(rows), rows.size() * config_.vocab_size);
+    ASSIGN_OR_RETURN(const float* logits, decoder_.Logits(rows));
+    logits_.resize(rows.size() * config_.vocab_size);
+    ops_->device().CopyOut(logits_.data(), logits, std::ssize(logits_) * int64_t{sizeof(float)});
+    dead_ = ops_->device().Wait();
+    RETURN_IF_ERROR(dead_);
+    return absl::MakeConstSpan(logits_);
   }
 
  private:
+  absl::Status Compute(const Batch& batch, StepOutput* output) {
+    RETURN_IF_ERROR(Check(batch));
+    RETURN_IF_ERROR(decoder_.Forward(batch, layout_, pool_.data()));
+    RETURN_IF_ERROR(Sample(batch, output));
+    RETURN_IF_ERROR(Score(batch, output));
+    return ops_->device().Wait();
+  }
+
   absl::Status Check(const Batch& batch) const {
     for (const int32_t id : batch.token_ids) RETURN_IF_ERROR(CheckToken(id));
     for (const BatchScore& score : batch.scores) RETURN_IF_ERROR(CheckToken(score.token_id));
@@ -85,7 +85,7 @@ class LocalEngine final : public Engine {
         absl::StrCat("a batch holds ", name, " ", place, ", the cache has ", count));
   }
 
-  void Sample(const Batch& batch, StepOutput* output) {
+  absl::Status Sample(const Batch& batch, StepOutput* output) {
     output->samples.resize(batch.samples.size());
     std::vector<int32_t> indices;
     std::vector<SampleRow> rows;
@@ -98,26 +98,33 @@ class LocalEngine final : public Engine {
         indices.push_back(sample.row);
         rows.push_back(RowOf(sample));
       }
-      const float* logits = decoder_.Logits(indices);
+      ASSIGN_OR_RETURN(const float* logits, decoder_.Logits(indices));
       ops_->Sample({.logits = logits,
                     .vocab = config_.vocab_size,
                     .rows = rows,
                     .results = absl::MakeSpan(output->samples).subspan(begin, count)});
     }
+    return absl::OkStatus();
   }
 
-  void Score(const Batch& batch, StepOutput* output) {
-    std::vector<int32_t> indices;
+  absl::Status Score(const Batch& batch, StepOutput* output) {
+    output->logprobs.resize(batch.scores.size());
+    std::vector<int32_t> indices, token_ids;
     for (size_t begin = 0; begin < batch.scores.size(); begin += kLogitRows) {
       const size_t count = std::min<size_t>(kLogitRows, batch.scores.size() - begin);
       indices.clear();
-      for (size_t i = 0; i < count; ++i) indices.push_back(batch.scores[begin + i].row);
-      const float* logits = decoder_.Logits(indices);
+      token_ids.clear();
       for (size_t i = 0; i < count; ++i) {
-        output->logprobs.push_back(LogProbability(
-            logits + i * config_.vocab_size, config_.vocab_size, batch.scores[begin + i].token_id));
+        indices.push_back(batch.scores[begin + i].row);
+        token_ids.push_back(batch.scores[begin + i].token_id);
       }
+      ASSIGN_OR_RETURN(const float* logits, decoder_.Logits(indices));
+      ops_->LogProbability({.logits = logits,
+                            .vocab = config_.vocab_size,
+                            .token_ids = token_ids,
+                            .results = absl::MakeSpan(output->logprobs).subspan(begin, count)});
     }
+    return absl::OkStatus();
   }
 
   static SampleRow RowOf(const BatchSample& sample) {
@@ -140,11 +147,12 @@ class LocalEngine final : public Engine {
   const ModelConfig& config_;
   const EngineInfo info_;
   const CacheLayout layout_;
-  const std::unique_ptr<CachePool> pool_;
-  const std::unique_ptr<Ops> ops_;
+  const std::unique_ptr<Ops> ops_;  // its device outlives the arrays below
+  const DeviceArray<uint8_t> pool_;
   const ModelWeights weights_;
   Decoder decoder_;
-  absl::Status dead_;  // the error of the step that ended this engine
+  std::vector<float> logits_;  // what Logits() returned last
+  absl::Status dead_;          // the error of the step that ended this engine
 };
 
 EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const Latents* latents,
@@ -210,11 +218,16 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
                                                       .max_context = max_context,
                                                       .max_positions = served_context},
                                                      *ops));
-  ASSIGN_OR_RETURN(std::unique_ptr<CachePool> pool, CachePool::Create(layout.total_bytes()));
+  absl::StatusOr<DeviceArray<uint8_t>> pool =
+      DeviceArray<uint8_t>::Create(ops->device(), layout.total_bytes());
+  if (!pool.ok()) {
+    return absl::Status(pool.status().code(), absl::StrCat("the cache: ", pool.status().message(),
+                                                           "; lower --cache-bytes"));
+  }
   EngineInfo info =
       InfoOf(config, layout, latents, options.full_codec, served_context, *ops, weights);
-  return std::make_unique<LocalEngine>(config, std::move(info), std::move(layout), std::move(pool),
-                                       std::move(ops), std::move(weights));
+  return std::make_unique<LocalEngine>(config, std::move(info), std::move(layout), std::move(ops),
+                                       *std::move(pool), std::move(weights));
 }
 
 }  // namespace latentd

@@ -9,9 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "engine/local_engine.h"
 #include "engine/model/plain_latents.h"
+#if LATENTD_CUDA
+#include "kernels/cuda/cuda_ops.h"
+#endif
 
 namespace latentd {
 namespace {
@@ -19,6 +24,16 @@ namespace {
 int ThreadsOf(const ModelOptions& options) {
   if (options.threads > 0) return options.threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+absl::StatusOr<std::unique_ptr<Ops>> CreateGpuOps(int index) {
+#if LATENTD_CUDA
+  return CreateCudaOps(index);
+#else
+  return absl::UnimplementedError(absl::StrCat(
+      "--device is \"cuda:", index,
+      "\", and this program was built without CUDA; build it with cmake --preset cuda"));
+#endif
 }
 
 }  // namespace
@@ -30,7 +45,7 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options) {
       "latents file of the model; without it the cache is uncompressed, or see --cache-codec");
   flags->Add("cache-codec", &options->cache_codec, "BITS",
              "without latents: bits of a cached number, 16, 8, 4, 3 or 2");
-  flags->Add("device", &options->device, "NAME", "where to compute: cpu");
+  flags->Add("device", &options->device, "NAME", kDeviceHelp);
   flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
              {.min = 0, .max = 1024});
   flags->AddBytes("cache-bytes", &options->cache_bytes,
@@ -59,11 +74,15 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& o
 }
 
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
-  if (options.device != "cpu") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device is \"", options.device, "\", this build has: cpu"));
+  absl::string_view device = options.device;
+  if (device == "cpu") return CreateCpuOps(ThreadsOf(options));
+  if (device == "reference") return CreateReferenceOps();
+  int gpu = 0;
+  if (absl::ConsumePrefix(&device, "cuda:") && absl::SimpleAtoi(device, &gpu)) {
+    return CreateGpuOps(gpu);
   }
-  return CreateCpuOps(ThreadsOf(options));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--device is \"", options.device, "\", allowed: cpu, reference, cuda:0, cuda:1 ..."));
 }
 
 absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences) {

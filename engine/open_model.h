@@ -18,12 +18,14 @@ struct ModelOptions {
   std::string model;                       // --model: Hugging Face folder or .gguf file
   std::string latents;                     // --latents: empty for a cache without a file
   std::string cache_codec = "16";          // --cache-codec, without latents: 16, 8, 4, 3 or 2
-  std::string device = "cpu";              // --device
+  std::string device = "cpu";              // --device: cpu, reference or cuda:N
   int threads = 0;                         // --threads; 0: one per core
   int64_t cache_bytes = int64_t{2} << 30;  // --cache-bytes
   int max_context = 0;                     // --max-context; 0: the model's
 };
 
+inline constexpr char kDeviceHelp[] =
+    "where to compute: cpu, cuda:N (the GPU N, of a build with the preset cuda), reference (slow)";
 void AddModelFlags(CommandLine* flags, ModelOptions* options);
 
 // A model ready to compute. Members are destroyed from the last to the first: the engine borrows

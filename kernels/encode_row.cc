@@ -77,8 +77,9 @@ HWY_INLINE RowFacts Measure(const float* row, size_t size) {
   }
   return {.finite = zeros.Sum() == 0.0f,
           .sum_squares = squares.Sum(),
-          .min = hn::GetLane(hn::MinOfLanes(kFloats, low)),
-          .max = hn::GetLane(hn::MaxOfLanes(kFloats, high))};
+          // Of zeros of both signs, whichever a machine takes for the smaller, 0.
+          .min = hn::GetLane(hn::MinOfLanes(kFloats, low)) + 0.0f,
+          .max = hn::GetLane(hn::MaxOfLanes(kFloats, high)) + 0.0f};
 }
 
 // A number >= 0 as fp16 stores it, saturated at the largest finite half.

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/device.h"
 #include "kernels/params.h"
 
 namespace latentd {
@@ -53,6 +54,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string_view name() const = 0;  // for logs and statistics: "cpu (AVX3_DL)"
+  virtual Device& device() = 0;               // where the pointers of all ops point
 
   // Load time: everything that comes from a file is checked here. INVALID_ARGUMENT names the field
   // and both numbers; UNIMPLEMENTED when the backend has no kernel for the type, the path or the
@@ -64,16 +66,20 @@ class Ops {
   virtual absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
       const AttentionSpec& spec) = 0;
 
-  // Step time, in the order of the calls. Arguments are the caller's promise, checked by
-  // LATENTD_CHECK where that costs nothing. NaN and infinities in activations are no error: they
+  // Step time, in the order of the calls, BeginStep first. A device may still be at work when an op
+  // returns; what an op writes to host memory is there. Arguments are the caller's promise, checked
+  // by LATENTD_CHECK where that costs nothing. NaN and infinities in activations are no error: they
   // stay in their row until Sample says so.
+  virtual void BeginStep(const StepInputs& step) = 0;
   virtual void Embed(const EmbedParams& p) = 0;
   virtual void Norm(const NormParams& p) = 0;
   virtual void Matmul(const MatmulParams& p) = 0;
   virtual void Rope(const RopeParams& p) = 0;
   virtual void Activation(const ActivationParams& p) = 0;
+  virtual void Gather(const GatherParams& p) = 0;
   virtual void AppendCache(const AppendCacheParams& p) = 0;
   virtual void Attention(const AttentionParams& p) = 0;
+  virtual void LogProbability(const LogProbabilityParams& p) = 0;
   virtual void Sample(const SampleParams& p) = 0;
 };
 

@@ -12,16 +12,31 @@ namespace latentd {
 class Weight;         // kernels/ops.h
 class AttentionPlan;  // kernels/ops.h
 
-// Arguments of every op. Pointers and spans are borrowed until the op is done and point to memory
-// of the backend's device. T is the number of token rows of the step, of all its sequences
-// together; 0 is allowed. Activations are fp32, row-major and dense unless a stride is named; an
-// output overlaps no input unless it says so, and what it held before is not read.
+// Arguments of every op. They are borrowed until the op is done. Pointers point to memory of the
+// backend's device (kernels/device.h), spans to the host's. T is the number of token rows of the
+// step, of all its sequences together; 0 is allowed. Activations are fp32, row-major and dense
+// unless a stride is named; an output overlaps no input unless it says so, and what it held before
+// is not read.
+
+// What all layers of a step share, in host memory: an Ops is given it once (Ops::BeginStep), so
+// that a device need not fetch it again for every op. An op's spans are these, or of the op alone.
+// They are alive as long as ops of the step follow, Gather and those without spans excepted.
+struct StepInputs {
+  absl::Span<const int32_t> token_ids;        // [T]
+  absl::Span<const int32_t> positions;        // [T]
+  absl::Span<const int64_t> slots;            // [T]
+  absl::Span<const int32_t> cu_q_lens;        // [S + 1]
+  absl::Span<const int32_t> kv_lens;          // [S]
+  absl::Span<const int32_t> block_table;      // [S, max_blocks]
+  absl::Span<const int32_t> seat_of;          // [S]
+  absl::Span<const int32_t> first_step_page;  // [S + 1]
+};
 
 // out[t] = table[token_ids[t]] (+ position_table[positions[t]]).
 struct EmbedParams {
-  absl::Span<const int32_t> token_ids;         // [T], in [0, vocab)
-  absl::Span<const int32_t> positions;         // [T]; read only with a position table
-  TensorView table;                            // [vocab, hidden]
+  absl::Span<const int32_t> token_ids;  // [T], in [0, vocab)
+  absl::Span<const int32_t> positions;  // [T]; read only with a position table
+  TensorView table;  // [vocab, hidden]; in fp16 where the device cannot read the host's memory
   const TensorView* position_table = nullptr;  // [max_context, hidden] or null
   float* out = nullptr;                        // [T, hidden]
 };
@@ -43,7 +58,8 @@ struct NormParams {
 
 // One product of a group that shares its input: out = (in x weight^T + bias) + out, without the
 // parts that are not there. A backend may round the input to 8 bits where the weight is quantised
-// (the CPU does: int8 in blocks of 32 values, each with its scale).
+// (the CPU does: int8 in blocks of 32 values, each with its scale), and the input and the weight to
+// bf16 (CUDA does).
 struct Product {
   const Weight* weight = nullptr;  // [n, k], from PrepareWeight of the same Ops
   const float* bias = nullptr;     // [n] or null
@@ -59,10 +75,19 @@ struct MatmulParams {
   absl::Span<const Product> products;  // their outputs do not overlap
 };
 
+// out[n] = in[rows[n]]: rows of activations, brought together.
+struct GatherParams {
+  const float* in = nullptr;  // [T, dims]
+  int64_t dims = 0;
+  absl::Span<const int32_t> rows;  // [N], in [0, T)
+  float* out = nullptr;            // [N, dims]
+};
+
 // cos and sin of every position: table[position * pairs + j] for the pair (x[j], x[j + pairs]),
 // half-split as in Hugging Face. Plain rotations (cos^2 + sin^2 = 1, the angle proportional to the
 // position, 0 at 0), so kernels may add angles; a scaling's attention factor belongs in
-// AttentionSpec::softmax_scale.
+// AttentionSpec::softmax_scale. An Ops may keep a copy of a table that it has seen: none takes its
+// place while the Ops lives.
 struct RopeTable {
   int pairs = 0;  // rotated dims / 2; dims from 2 * pairs on are left alone
   int max_positions = 0;
@@ -243,11 +268,19 @@ struct SampleResult {
   std::vector<TokenLogprob> top;  // likeliest first
 };
 
+// Natural log of softmax over each row, at one token.
+struct LogProbabilityParams {
+  const float* logits = nullptr;  // [N, vocab]
+  int64_t vocab = 0;
+  absl::Span<const int32_t> token_ids;  // [N], in [0, vocab)
+  absl::Span<float> results;            // [N], in host memory
+};
+
 struct SampleParams {
   const float* logits = nullptr;  // [L, vocab]
   int64_t vocab = 0;
   absl::Span<const SampleRow> rows;  // [L]
-  absl::Span<SampleResult> results;  // [L]
+  absl::Span<SampleResult> results;  // [L], in host memory
 };
 
 }  // namespace latentd

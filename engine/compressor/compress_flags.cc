@@ -89,7 +89,7 @@ CompressFlags::CompressFlags(CommandLine* flags) : flags_(flags) {
   flags->Add("hadamard", &palu_.hadamard,
              "palu: rotate latents before coding; --no-hadamard leaves it out");
 
-  flags->Add("device", &options_.model.device, "NAME", "where to compute: cpu");
+  flags->Add("device", &options_.model.device, "NAME", kDeviceHelp);
   flags->Add("threads", &options_.model.threads, "N", "threads; 0: one per core",
              {.min = 0, .max = 1024});
   flags->Add("json", &json_, "print the result as one JSON object");

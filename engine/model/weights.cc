@@ -1,5 +1,6 @@
 #include "engine/model/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -40,14 +41,33 @@ class Loader {
 
   absl::StatusOr<NormWeights> Norm(const std::string& name) const {
     ASSIGN_OR_RETURN(const TensorView weight, Require(absl::StrCat(name, ".weight")));
-    return NormWeights{.weight = ToFloats(weight),
-                       .bias = OptionalVector(absl::StrCat(name, ".bias"))};
+    NormWeights norm;
+    ASSIGN_OR_RETURN(norm.weight, OnDevice(ToFloats(weight)));
+    ASSIGN_OR_RETURN(norm.bias, OnDevice(OptionalVector(absl::StrCat(name, ".bias"))));
+    return norm;
   }
 
-  absl::StatusOr<LinearWeights> Prepare(const TensorView& view, std::vector<float> bias) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Weight> weight, ops_.PrepareWeight(view));
-    bytes_ += weight->bytes();
-    return LinearWeights{.weight = std::move(weight), .bias = std::move(bias)};
+  absl::StatusOr<LinearWeights> Prepare(const TensorView& view, const std::vector<float>& bias) {
+    LinearWeights linear;
+    ASSIGN_OR_RETURN(linear.weight, ops_.PrepareWeight(view));
+    ASSIGN_OR_RETURN(linear.bias, OnDevice(bias));
+    bytes_ += linear.weight->bytes();
+    return linear;
+  }
+
+  absl::StatusOr<EmbeddingTable> Table(const std::string& name) {
+    EmbeddingTable table;
+    ASSIGN_OR_RETURN(table.view, Require(name));
+    if (ops_.device().reads_host_memory()) return table;
+    ASSIGN_OR_RETURN(table.copy, HalvesOf(table.view));
+    table.view.dtype = DType::kF16;
+    table.view.data = reinterpret_cast<const std::byte*>(table.copy.data());
+    bytes_ += table.view.bytes();
+    return table;
+  }
+
+  absl::StatusOr<DeviceArray<float>> OnDevice(const std::vector<float>& values) const {
+    return DeviceArray<float>::CopyOf(ops_.device(), values);
   }
 
   absl::StatusOr<LinearWeights> Linear(const std::string& name) {
@@ -58,6 +78,26 @@ class Loader {
   int64_t bytes() const { return bytes_; }
 
  private:
+  // The matrix in fp16 in the device's memory, brought there in pieces, so that the host holds
+  // little of it.
+  absl::StatusOr<DeviceArray<uint16_t>> HalvesOf(const TensorView& view) const {
+    constexpr int64_t kRowsAtOnce = 1024;
+    Device& device = ops_.device();
+    ASSIGN_OR_RETURN(auto halves, DeviceArray<uint16_t>::Create(device, view.rows * view.cols));
+    std::vector<float> row(view.cols);
+    std::vector<uint16_t> piece;
+    for (int64_t begin = 0; begin < view.rows; begin += kRowsAtOnce) {
+      piece.clear();
+      for (int64_t r = begin; r < std::min(begin + kRowsAtOnce, view.rows); ++r) {
+        DequantizeRow(view, r, absl::MakeSpan(row));
+        for (const float value : row) piece.push_back(FloatToHalf(value));
+      }
+      device.CopyIn(halves.data() + begin * view.cols, piece.data(),
+                    std::ssize(piece) * int64_t{sizeof(uint16_t)});
+    }
+    return halves;
+  }
+
   const Checkpoint& checkpoint_;
   Ops& ops_;
   int64_t bytes_ = 0;
@@ -114,11 +154,14 @@ absl::Status LoadLatentCache(Loader& loader, const std::string& prefix, const La
   spec.v_up = v_up.data();
   spec.k_bias = absorbed ? nullptr : DataOrNull(k_bias);
   spec.v_bias = DataOrNull(v_bias);
-  spec.k_norm = DataOrNull(layer->k_norm.weight);
+  const std::vector<float> k_norm = loader.OptionalVector(prefix + "k_norm.weight");
+  spec.k_norm = DataOrNull(k_norm);
   if (spec.cache.sinks > 0) {
     ASSIGN_OR_RETURN(layer->sink_k, loader.Linear(prefix + "k"));
     ASSIGN_OR_RETURN(layer->sink_v, loader.Linear(prefix + "v"));
-    if (absorbed) layer->sink_k.bias = Negative(k_offset);
+    if (absorbed) {
+      ASSIGN_OR_RETURN(layer->sink_k.bias, loader.OnDevice(Negative(k_offset)));
+    }
   }
   ASSIGN_OR_RETURN(layer->attention, ops.PrepareAttention(spec));
   return absl::OkStatus();
@@ -181,7 +224,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
       CacheLayersOf(config, options.latents, options.full_codec);
   Loader loader(checkpoint, ops);
   ModelWeights model;
-  ASSIGN_OR_RETURN(model.token_embedding, loader.Require("token_embedding"));
+  ASSIGN_OR_RETURN(model.token_embedding, loader.Table("token_embedding"));
   if (config.embedding_norm) {
     ASSIGN_OR_RETURN(model.embedding_norm, loader.Norm("embedding_norm"));
   }
@@ -196,7 +239,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
       break;
     }
     case PositionKind::kLearned: {
-      ASSIGN_OR_RETURN(model.position_embedding, loader.Require("position_embedding"));
+      ASSIGN_OR_RETURN(model.position_embedding, loader.Table("position_embedding"));
       break;
     }
     case PositionKind::kAlibi:
@@ -210,12 +253,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
   }
 
   ASSIGN_OR_RETURN(model.final_norm, loader.Norm("final_norm"));
-  if (config.tied_embeddings) {
-    ASSIGN_OR_RETURN(model.lm_head, loader.Prepare(model.token_embedding, {}));
-  } else {
-    ASSIGN_OR_RETURN(const TensorView head, loader.Require("lm_head"));
-    ASSIGN_OR_RETURN(model.lm_head, loader.Prepare(head, {}));
-  }
+  ASSIGN_OR_RETURN(const TensorView head,
+                   loader.Require(config.tied_embeddings ? "token_embedding" : "lm_head"));
+  ASSIGN_OR_RETURN(model.lm_head, loader.Prepare(head, {}));
   model.bytes = loader.bytes();
   return model;
 }

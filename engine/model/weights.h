@@ -10,15 +10,16 @@
 
 namespace latentd {
 
+// In the device's memory, as all that a step reads.
 struct NormWeights {
-  std::vector<float> weight;  // [dims]
-  std::vector<float> bias;    // [dims], or empty
+  DeviceArray<float> weight;  // [dims]
+  DeviceArray<float> bias;    // [dims], or empty
 };
 
 // A matrix and its bias, in the backend's order. Empty where the model has none.
 struct LinearWeights {
   std::unique_ptr<Weight> weight;  // [out, in]
-  std::vector<float> bias;         // [out], or empty
+  DeviceArray<float> bias;         // [out], or empty
 };
 
 // With latents, k and v are the down projections, whose biases take the means out; the up
@@ -34,16 +35,23 @@ struct LayerWeights {
   std::unique_ptr<AttentionPlan> attention;
 };
 
+// A table whose rows Ops::Embed looks up: in the mapped file where the device reads that, else in a
+// copy of its values in fp16.
+struct EmbeddingTable {
+  TensorView view;
+  DeviceArray<uint16_t> copy;
+};
+
 // Everything of a model that a step reads. Immutable after loading.
 struct ModelWeights {
-  TensorView token_embedding;     // in the mapped file
-  TensorView position_embedding;  // learned positions; no data otherwise
-  NormWeights embedding_norm;     // empty where there is none
+  EmbeddingTable token_embedding;
+  EmbeddingTable position_embedding;  // learned positions; no data otherwise
+  NormWeights embedding_norm;         // empty where there is none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights lm_head;
   std::unique_ptr<RopeTable> rope;  // null where positions are not rotations
-  int64_t bytes = 0;                // memory of the prepared matrices
+  int64_t bytes = 0;                // memory of the prepared matrices and copied tables
 };
 
 // What the cache of each layer holds: the latents file's planes, or a full cache in `full_codec`.

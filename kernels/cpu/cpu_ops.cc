@@ -1,5 +1,6 @@
 #include "kernels/cpu/cpu_ops.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +45,22 @@ void CpuOps::Rope(const RopeParams& p) { CpuRope(pool_, p); }
 void CpuOps::Activation(const ActivationParams& p) { CpuActivation(pool_, p); }
 void CpuOps::AppendCache(const AppendCacheParams& p) { CpuAppendCache(pool_, p); }
 void CpuOps::Attention(const AttentionParams& p) { CpuAttention(pool_, scratch_, p); }
+
+void CpuOps::Gather(const GatherParams& p) {
+  for (size_t n = 0; n < p.rows.size(); ++n) {
+    std::copy_n(p.in + p.rows[n] * p.dims, p.dims, p.out + n * p.dims);
+  }
+}
+
+void CpuOps::LogProbability(const LogProbabilityParams& p) {
+  LATENTD_CHECK(p.token_ids.size() == p.results.size());
+  const auto rows = static_cast<int64_t>(p.token_ids.size());
+  pool_.ParallelFor(rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      p.results[n] = CpuLogProbability(p.logits + n * p.vocab, p.vocab, p.token_ids[n]);
+    }
+  });
+}
 
 void CpuOps::Sample(const SampleParams& p) {
   LATENTD_CHECK(p.rows.size() == p.results.size());

@@ -224,12 +224,17 @@ int32_t Draw(const float* x, int64_t vocab, const SampleRow& row, const OrderedR
   return DrawById(static_cast<int64_t>(kept.size()), row, of_kept, weight);
 }
 
+// Log of the sum of e^(logit - max).
+double LogTotal(const float* logits, int64_t vocab, float max) {
+  double total = 0.0;
+  for (int64_t id = 0; id < vocab; ++id) total += std::exp(logits[id] - max);
+  return std::log(total);
+}
+
 void AddLogprobs(const float* logits, int64_t vocab, int num_logprobs, const OrderedRow& order,
                  SampleResult* result) {
   const float max = order.max();
-  double total = 0.0;
-  for (int64_t id = 0; id < vocab; ++id) total += std::exp(logits[id] - max);
-  const double log_total = std::log(total);
+  const double log_total = LogTotal(logits, vocab, max);
   const auto logprob = [&](float x) { return static_cast<float>((double{x} - max) - log_total); };
   result->logprob = logprob(logits[result->token_id]);
   const int64_t count = std::min<int64_t>(num_logprobs, vocab);
@@ -261,6 +266,11 @@ SampleResult CpuSampleRow(const float* logits, int64_t vocab, const SampleRow& r
   result.ok = true;
   if (row.num_logprobs >= 0) AddLogprobs(logits, vocab, row.num_logprobs, raw, &result);
   return result;
+}
+
+float CpuLogProbability(const float* logits, int64_t vocab, int32_t token) {
+  const float max = *std::max_element(logits, logits + vocab);
+  return static_cast<float>((double{logits[token]} - max) - LogTotal(logits, vocab, max));
 }
 
 }  // namespace latentd

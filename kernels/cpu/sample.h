@@ -11,4 +11,7 @@ namespace latentd {
 // they are ordered. A function of the arguments alone.
 SampleResult CpuSampleRow(const float* logits, int64_t vocab, const SampleRow& row);
 
+// Natural log of softmax(logits [vocab]) at `token`: fp32 with double sums in index order.
+float CpuLogProbability(const float* logits, int64_t vocab, int32_t token);
+
 }  // namespace latentd

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -61,6 +62,7 @@ float GeluTanh(float x) {
 class ReferenceOps final : public Ops {
  public:
   std::string_view name() const override { return "reference"; }
+  Device& device() override { return *device_; }
 
   absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) override {
     if (view.data == nullptr || view.rows <= 0 || view.cols <= 0 ||
@@ -78,6 +80,8 @@ class ReferenceOps final : public Ops {
     RETURN_IF_ERROR(ValidateAttention(spec));
     return std::make_unique<ReferenceAttentionPlan>(spec);
   }
+
+  void BeginStep(const StepInputs&) override {}
 
   void Embed(const EmbedParams& p) override {
     const int64_t hidden = p.table.cols;
@@ -124,8 +128,21 @@ class ReferenceOps final : public Ops {
     }
   }
 
+  void Gather(const GatherParams& p) override {
+    for (size_t n = 0; n < p.rows.size(); ++n) {
+      std::copy_n(p.in + p.rows[n] * p.dims, p.dims, p.out + n * p.dims);
+    }
+  }
+
   void AppendCache(const AppendCacheParams& p) override { ReferenceAppendCache(p); }
   void Attention(const AttentionParams& p) override { ReferenceAttention(p); }
+
+  void LogProbability(const LogProbabilityParams& p) override {
+    LATENTD_CHECK(p.token_ids.size() == p.results.size());
+    for (size_t n = 0; n < p.token_ids.size(); ++n) {
+      p.results[n] = ReferenceLogProbability(p.logits + n * p.vocab, p.vocab, p.token_ids[n]);
+    }
+  }
 
   void Sample(const SampleParams& p) override {
     LATENTD_CHECK(p.rows.size() == p.results.size());
@@ -133,6 +150,9 @@ class ReferenceOps final : public Ops {
       p.results[l] = ReferenceSampleRow(p.logits + l * p.vocab, p.vocab, p.rows[l]);
     }
   }
+
+ private:
+  const std::unique_ptr<Device> device_ = CreateHostDevice();
 };
 
 }  // namespace

@@ -120,4 +120,11 @@ SampleResult ReferenceSampleRow(const float* logits, int64_t vocab, const Sample
   return result;
 }
 
+float ReferenceLogProbability(const float* logits, int64_t vocab, int32_t token) {
+  const float largest = *std::max_element(logits, logits + vocab);
+  double sum = 0;
+  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i] - largest));
+  return static_cast<float>(static_cast<double>(logits[token] - largest) - std::log(sum));
+}
+
 }  // namespace latentd

@@ -23,4 +23,7 @@ namespace latentd {
 // Ids outside [0, vocab) have no logit: steps 2 and 3 pass over them.
 SampleResult ReferenceSampleRow(const float* logits, int64_t vocab, const SampleRow& row);
 
+// log softmax(logits [vocab])[token], accumulated in double in index order.
+float ReferenceLogProbability(const float* logits, int64_t vocab, int32_t token);
+
 }  // namespace latentd

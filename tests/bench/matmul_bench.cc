@@ -8,8 +8,8 @@
 #include "benchmark/benchmark.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/packed_weight.h"
-#include "tests/kernels/cpu/random_weight.h"
 #include "tests/testing/random_values.h"
+#include "tests/testing/random_weight.h"
 
 namespace latentd {
 namespace {

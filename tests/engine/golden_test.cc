@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/decoder_harness.h"
+#include "tests/testing/tested_backend.h"
 
 namespace latentd {
 namespace {
@@ -70,15 +71,23 @@ TEST_P(GoldenTest, LogitsAndGreedyTokensAreThoseOfTransformers) {
   const bool compressed = GetParam().compressed;
   const auto checkpoint = Open();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  std::unique_ptr<Ops> ops = GetParam().backend == "cpu" ? *CreateCpuOps(2) : CreateReferenceOps();
+  absl::StatusOr<std::unique_ptr<Ops>> ops = CreateReferenceOps();
+  if (GetParam().backend != "reference") ops = CreateTestedOps(2);
+  if (absl::IsFailedPrecondition(ops.status())) GTEST_SKIP() << ops.status().message();
+  ASSERT_TRUE(ops.ok()) << ops.status();
   std::unique_ptr<Latents> latents;
   if (compressed) latents = ReadFactors(Folder(), (*checkpoint)->config());
   auto harness =
-      DecoderHarness::Create(**checkpoint, latents.get(), std::move(ops), Codec::kF32, 4);
+      DecoderHarness::Create(**checkpoint, latents.get(), *std::move(ops), Codec::kF32, 4);
+  if (absl::IsUnimplemented(harness.status()) && MayRefuseAttention()) {
+    GTEST_SKIP() << harness.status().message();
+  }
   ASSERT_TRUE(harness.ok()) << harness.status();
   const std::vector<int32_t> blocks = {2, 0, 3, 1};
+  const float products = GetParam().backend == "reference" ? 0.0f : LogitTolerance();
   // Norms of latent keys are kept as 16-bit numbers.
-  const double tolerance = compressed && (*checkpoint)->config().qk_norm ? 1e-2 : 1e-3;
+  const float tolerance =
+      std::max(compressed && (*checkpoint)->config().qk_norm ? 1e-2f : 1e-3f, products);
 
   std::ifstream file(Folder() + (compressed ? "/compressed.json" : "/golden.json"));
   const nlohmann::json golden = nlohmann::json::parse(file);
@@ -102,14 +111,15 @@ TEST_P(GoldenTest, LogitsAndGreedyTokensAreThoseOfTransformers) {
     }
     for (size_t i = 0; i < greedy.size(); ++i) {
       const std::vector<float>& row = logits[prompt - 1 + i];
-      EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), greedy[i]) << "token " << i;
+      EXPECT_GE(row[greedy[i]], *std::max_element(row.begin(), row.end()) - products)
+          << "token " << i;
     }
   }
 }
 
 std::vector<GoldenCase> Cases() {
   std::vector<GoldenCase> cases;
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const char* backend : {"reference", TestedBackendName()}) {
     for (const char* model : {"llama", "llama-rope3", "llama-f16", "llama-bf16-sharded", "qwen2",
                               "gpt2", "mistral", "qwen3", "qwen3-gguf", "bloom", "bloom-gguf"}) {
       cases.push_back({model, backend, false});

@@ -8,22 +8,25 @@
 #include "tests/testing/altered_checkpoint.h"
 #include "tests/testing/decoder_harness.h"
 #include "tests/testing/test_latents.h"
+#include "tests/testing/tested_backend.h"
 
 namespace latentd {
 namespace {
 
 using ::testing::HasSubstr;
 
-class LocalEngineTest : public ::testing::Test {
+class LocalEngineTest : public OpsTest {
  protected:
   void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
     auto checkpoint = Checkpoint::Open(GoldenModel("llama"));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
   }
   absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                  const Latents* latents = nullptr) {
-    return CreateLocalEngine(*checkpoint_, latents, *CreateCpuOps(1), options);
+    return CreateLocalEngine(*checkpoint_, latents, NewOps(), options);
   }
   std::unique_ptr<Checkpoint> checkpoint_;
 };

@@ -49,6 +49,9 @@ TEST(OpenModel, AnErrorNamesTheFlagToChange) {
   EXPECT_THAT(error({.model = model, .latents = "x.latents", .cache_codec = "4"}),
               HasSubstr("--cache-codec is 4 and --latents is \"x.latents\""));
   EXPECT_THAT(error({.model = model, .device = "tpu"}), HasSubstr("--device is \"tpu\""));
+  EXPECT_THAT(error({.model = model, .device = "cuda"}),
+              HasSubstr("allowed: cpu, reference, cuda:0"));
+  EXPECT_THAT(error({.model = model, .device = "cuda:999"}), HasSubstr("cuda:999"));
   EXPECT_THAT(error({.model = model, .cache_bytes = 5}),
               HasSubstr("--cache-bytes is 5, the smallest cache takes 16384"));
   EXPECT_THAT(error({.model = model, .max_context = 300}),

@@ -287,6 +287,18 @@ TEST(Codec, ErrorsHaveNoPartAlongTheRow) {
   }
 }
 
+TEST(Codec, ZerosOfBothSignsGiveOneZero) {
+  for (const bool first : {false, true}) {
+    std::vector<float> row(32, 1.0f);
+    row[first ? 3 : 19] = -0.0f;
+    row[first ? 19 : 3] = 0.0f;
+    std::vector<uint8_t> codes(row.size());
+    EXPECT_EQ(EncodeRow(Codec::kMinMax4, row, absl::MakeSpan(codes)).zero, 0);
+    row.assign(32, -0.0f);
+    EXPECT_EQ(EncodeRow(Codec::kMinMax4, row, absl::MakeSpan(codes)).zero, 0);
+  }
+}
+
 TEST(Codec, RowsOnTheGridComeBackExactly) {
   for (const Codec codec : kSymmetric) {
     const int levels = 1 << Info(codec).bits;

@@ -1,12 +1,14 @@
 #include "tests/testing/decoder_harness.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
+#include "gtest/gtest.h"
 
 namespace latentd {
 
@@ -15,7 +17,9 @@ constexpr int kSeats = 4;
 }  // namespace
 
 std::string GoldenModel(const std::string& name) {
-  return absl::StrCat(LATENTD_GOLDEN_DIR, "/", name);
+  // Of a program that runs on another machine than it was built on.
+  const char* carried = std::getenv("LATENTD_GOLDEN_DIR");
+  return absl::StrCat(carried != nullptr ? carried : LATENTD_GOLDEN_DIR, "/", name);
 }
 
 absl::StatusOr<std::unique_ptr<DecoderHarness>> DecoderHarness::Create(const Checkpoint& checkpoint,
@@ -35,21 +39,27 @@ absl::StatusOr<std::unique_ptr<DecoderHarness>> DecoderHarness::Create(const Che
                                                    .max_context = config.max_context,
                                                    .max_positions = config.max_context},
                                                   *harness->ops_));
-  ASSIGN_OR_RETURN(harness->pool_, CachePool::Create(harness->layout_.total_bytes()));
-  std::memset(harness->pool_->data(), 0xFF, harness->layout_.total_bytes());
+  Device& device = harness->ops_->device();
+  const int64_t bytes = harness->layout_.total_bytes();
+  ASSIGN_OR_RETURN(harness->pool_, DeviceArray<uint8_t>::Create(device, bytes));
+  device.Fill(harness->pool_.data(), 0xFF, bytes);
   harness->decoder_ = std::make_unique<Decoder>(config, harness->weights_, *harness->ops_);
   return harness;
 }
 
 std::vector<std::vector<float>> DecoderHarness::Run(const Batch& batch) {
-  decoder_->Forward(batch, layout_, pool_->data());
+  LATENTD_CHECK(decoder_->Forward(batch, layout_, pool_.data()).ok());
   std::vector<int32_t> rows(batch.num_tokens());
   std::iota(rows.begin(), rows.end(), 0);
-  const float* logits = decoder_->Logits(rows);
-  std::vector<std::vector<float>> out;
-  for (int64_t r = 0; r < batch.num_tokens(); ++r) {
-    out.emplace_back(logits + r * config_.vocab_size, logits + (r + 1) * config_.vocab_size);
+  const absl::StatusOr<const float*> logits = decoder_->Logits(rows);
+  LATENTD_CHECK(logits.ok());
+  std::vector<std::vector<float>> out(rows.size(), std::vector<float>(config_.vocab_size));
+  const int64_t row_bytes = config_.vocab_size * int64_t{sizeof(float)};
+  for (size_t r = 0; r < rows.size(); ++r) {
+    ops_->device().CopyOut(out[r].data(), *logits + r * config_.vocab_size, row_bytes);
   }
+  const absl::Status status = ops_->device().Wait();
+  EXPECT_TRUE(status.ok()) << status;
   return out;
 }
 
@@ -80,7 +90,7 @@ void DecoderHarness::GiveBack(int num_computed, std::vector<int32_t>* blocks) {
     if (id < 0) continue;
     for (int l = 0; l < layout_.num_layers(); ++l) {
       const int64_t bytes = layout_.layer(l).block_bytes();
-      std::memset(pool_->data() + layout_.layer_base(l) + id * bytes, 0xFF, bytes);
+      ops_->device().Fill(pool_.data() + layout_.layer_base(l) + id * bytes, 0xFF, bytes);
     }
   }
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/cache_pool.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/latents_file.h"
 #include "engine/model/decoder.h"
@@ -48,7 +47,7 @@ class DecoderHarness {
   const CacheLayout layout_;
   std::unique_ptr<Ops> ops_;
   ModelWeights weights_;
-  std::unique_ptr<CachePool> pool_;
+  DeviceArray<uint8_t> pool_;
   std::unique_ptr<Decoder> decoder_;
 };
 

@@ -29,6 +29,9 @@ class PoisonedMemory {
   PoisonedMemory& operator=(const PoisonedMemory&) = delete;
 
   uint8_t* data() { return data_; }
+  absl::Span<uint8_t> with_guards() {
+    return {data_ - kGuardBytes, static_cast<size_t>(size_ + 2 * kGuardBytes)};
+  }
   absl::Span<const uint8_t> bytes() const { return {data_, static_cast<size_t>(size_)}; }
   // Nothing was written beside it.
   bool GuardsIntact() const {
@@ -39,9 +42,9 @@ class PoisonedMemory {
   }
 
   static constexpr uint8_t kPoison = 0xFF;
+  static constexpr int64_t kGuardBytes = 256;
 
  private:
-  static constexpr int64_t kGuardBytes = 256;
   static constexpr int64_t kAlignment = 64;
   const int64_t size_;
   std::vector<uint8_t> memory_;
@@ -167,6 +170,7 @@ class PagedCache {
     return bytes().first(num_blocks_ * layer_.block_bytes());
   }
   bool GuardsIntact() const { return pool_->GuardsIntact(); }
+  PoisonedMemory& memory() { return *pool_; }
 
  private:
   static int64_t NumBlocks(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }

@@ -4,8 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/kernels/cpu/random_weight.h"
 #include "tests/testing/random_values.h"
+#include "tests/testing/random_weight.h"
 
 namespace latentd {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/kernels/cpu/random_weight.h"
+#include "tests/testing/random_weight.h"
 
 namespace latentd {
 namespace {

@@ -4,11 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "gtest/gtest.h"
-#include "kernels/cpu/attention.h"
 #include "kernels/reference/attention.h"
-#include "tests/kernels/cpu/vector_targets.h"
-#include "tests/testing/attention_case.h"
+#include "tests/kernels/ops/attention_run.h"
+#include "tests/testing/tested_backend.h"
 
 namespace latentd {
 namespace {
@@ -45,20 +43,6 @@ void ExpectSameCache(const CacheLayer& layer, const PagedCache& want, const Page
   EXPECT_TRUE(got_step.step_pages->GuardsIntact());
 }
 
-class CpuAppend {
- public:
-  CpuAppend(const AttentionCase& c, int threads)
-      : case_(c), pool_(threads), plan_(*PrepareCpuAttention(c.spec())) {}
-  void operator()(const AttentionInputs& in, PagedCache& cache, const PagedStep& step) {
-    CpuAppendCache(pool_, AppendRows(case_, in, step).Params(*plan_, cache.View(step)));
-  }
-
- private:
-  const AttentionCase& case_;
-  ThreadPool pool_;
-  const std::unique_ptr<AttentionPlan> plan_;
-};
-
 const std::vector<int32_t> kRagged = {0, 1, 63, 64, 65, 200};
 
 // In two steps, of which the second begins inside pages and goes over several.
@@ -68,12 +52,13 @@ void ExpectTheDefinition(const AttentionShape& shape, int threads) {
   PagedCache want(layer, kRagged), got(layer, kRagged);
   const AttentionInputs in(c, want.num_tokens());
   const ReferenceAttentionPlan reference(c.spec());
-  CpuAppend append(c, threads);
+  AttentionRun run(c, threads);
+  if (run.refused()) return;
   const std::vector<int32_t> none(kRagged.size(), 0), some = {0, 1, 2, 0, 63, 30};
   for (const auto& [from, to] : {std::pair(none, some), std::pair(some, kRagged)}) {
     const PagedStep want_step = want.Step(from, to), got_step = got.Step(from, to);
     ReferenceAppendCache(AppendRows(c, in, want_step).Params(reference, want.View(want_step)));
-    append(in, got, got_step);
+    run.Append(in, got, got_step);
     ExpectSameCache(layer, want, got, want_step, got_step);
   }
 }
@@ -84,8 +69,10 @@ const std::vector<Segment> kMixedKeys = {{.dims = 16, .codec = Codec::kInt8},
 const std::vector<Segment> kMixedValues = {{.dims = 16, .codec = Codec::kF32},
                                            {.dims = 16, .codec = Codec::kMinMax2}};
 
-TEST(AppendCacheTest, WritesTheBytesOfTheDefinition) {
-  ForEachVectorTarget([] {
+using AppendCacheTest = OpsTest;
+
+TEST_F(AppendCacheTest, WritesTheBytesOfTheDefinition) {
+  ForEachKindOfCode([] {
     for (const Codec codec : kAllCodecs) {
       SCOPED_TRACE(Info(codec).name);
       ExpectTheDefinition({.path = AttentionPath::kAbsorbed,
@@ -96,8 +83,8 @@ TEST(AppendCacheTest, WritesTheBytesOfTheDefinition) {
   });
 }
 
-TEST(AppendCacheTest, WritesMixedSegmentsSinksAndOwnPagesOnAnyNumberOfThreads) {
-  for (const int threads : {1, 3}) {
+TEST_F(AppendCacheTest, WritesMixedSegmentsSinksAndOwnPagesOnAnyNumberOfThreads) {
+  for (const int threads : ThreadCounts()) {
     for (const int sinks : {0, 1, 4}) {
       for (const bool own_page : {false, true}) {
         ExpectTheDefinition({.path = AttentionPath::kAbsorbed,
@@ -113,8 +100,8 @@ TEST(AppendCacheTest, WritesMixedSegmentsSinksAndOwnPagesOnAnyNumberOfThreads) {
   }
 }
 
-TEST(AppendCacheTest, WritesKeyNorms) {
-  ForEachVectorTarget([] {
+TEST_F(AppendCacheTest, WritesKeyNorms) {
+  ForEachKindOfCode([] {
     for (const int k_latent_heads : {1, 2, 4}) {
       for (const bool own_page : {false, true}) {
         ExpectTheDefinition({.path = AttentionPath::kReconstruct,
@@ -133,7 +120,7 @@ TEST(AppendCacheTest, WritesKeyNorms) {
   });
 }
 
-TEST(AppendCacheTest, PadsFullHeadsWithZeros) {
+TEST_F(AppendCacheTest, PadsFullHeadsWithZeros) {
   ExpectTheDefinition({.path = AttentionPath::kFull,
                        .head_dim = 24,
                        .k = {{.dims = 32, .codec = Codec::kF16}},
@@ -141,9 +128,11 @@ TEST(AppendCacheTest, PadsFullHeadsWithZeros) {
                       1);
 }
 
+using AppendCacheLawTest = OpsTest;
+
 // ---- The law: a token's bytes, its key norms too, depend on the token alone ----
 
-TEST(AppendCacheLawTest, ChunksAndThreadsDoNotChangeBits) {
+TEST_F(AppendCacheLawTest, ChunksAndThreadsDoNotChangeBits) {
   const AttentionCase c({.path = AttentionPath::kReconstruct,
                          .head_dim = 24,
                          .k_latent_heads = 1,
@@ -154,11 +143,9 @@ TEST(AppendCacheLawTest, ChunksAndThreadsDoNotChangeBits) {
                          .k_norm = true});
   PagedCache whole(c.spec().cache, kRagged);
   const AttentionInputs in(c, whole.num_tokens());
-  CpuAppend one(c, 1);
-  const PagedStep step = whole.WholeStep();
-  one(in, whole, step);
-  for (const int threads : {1, 2, 3}) {
-    CpuAppend append(c, threads);
+  AttentionRun(c, 1).Append(in, whole, whole.WholeStep());
+  for (const int threads : ThreadCounts()) {
+    AttentionRun run(c, threads);
     for (const int32_t chunk : {1, 3, 67, 200}) {
       SCOPED_TRACE(testing::Message() << threads << " threads, chunks of " << chunk);
       PagedCache chunked(c.spec().cache, kRagged);
@@ -166,7 +153,7 @@ TEST(AppendCacheLawTest, ChunksAndThreadsDoNotChangeBits) {
       while (from != kRagged) {
         std::vector<int32_t> to = from;
         for (size_t i = 0; i < to.size(); ++i) to[i] = std::min(from[i] + chunk, kRagged[i]);
-        append(in, chunked, chunked.Step(from, to));
+        run.Append(in, chunked, chunked.Step(from, to));
         from = to;
       }
       EXPECT_EQ(whole.block_bytes(), chunked.block_bytes());

@@ -1,11 +1,9 @@
-#include "kernels/cpu/rope.h"
-
 #include <cmath>
 #include <vector>
 
-#include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "tests/testing/device_values.h"
 #include "tests/testing/random_values.h"
+#include "tests/testing/tested_backend.h"
 
 namespace latentd {
 namespace {
@@ -22,24 +20,28 @@ RopeTable MakeTable(int pairs, int max_positions) {
   return table;
 }
 
-TEST(CpuRope, IsTheReference) {
+std::vector<float> Rotated(Ops& ops, RopeParams p, const std::vector<float>& before) {
+  const DeviceArray<float> x = ToDevice(ops, before);
+  p.x = x.data();
+  ops.BeginStep({});
+  ops.Rope(p);
+  return ToHost(ops, x);
+}
+
+using RopeTest = OpsTest;
+
+TEST_F(RopeTest, IsTheReference) {
   const auto reference = CreateReferenceOps();
-  ThreadPool pool(2);
   for (int pairs : {1, 5, 16, 32}) {
     for (int head_dim : {2 * pairs, 2 * pairs + 6}) {
       const RopeTable table = MakeTable(pairs, 100);
+      const auto ops = NewOps(2);  // which has seen no other table
       std::vector<int32_t> positions;
       for (int t = 0; t < 20; ++t) positions.push_back(t * 37 % 100);
-      std::vector<float> want = GaussianValues(20 * 3 * head_dim, 1), x = want;
-      const std::vector<float> before = x;
-      RopeParams p{.table = &table,
-                   .positions = positions,
-                   .heads = 3,
-                   .head_dim = head_dim,
-                   .x = want.data()};
-      reference->Rope(p);
-      p.x = x.data();
-      CpuRope(pool, p);
+      const std::vector<float> before = GaussianValues(20 * 3 * head_dim, 1);
+      const RopeParams p{.table = &table, .positions = positions, .heads = 3, .head_dim = head_dim};
+      const std::vector<float> want = Rotated(*reference, p, before);
+      const std::vector<float> x = Rotated(*ops, p, before);
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_NEAR(x[i], want[i], 1e-6) << i;
         const bool rotated = static_cast<int>(i % head_dim) < 2 * pairs;

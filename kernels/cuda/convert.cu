@@ -1,0 +1,46 @@
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/convert.h"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/ops.h"
+
+namespace latentd {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Four values a thread; `count` is a multiple of 4.
+__global__ void __launch_bounds__(kThreads)
+    ToBFloat16(const float4* in, int64_t count, uint2* out) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float4 x = in[i];
+  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y),
+                       high = __floats2bfloat162_rn(x.z, x.w);
+  out[i] = {*reinterpret_cast<const unsigned*>(&low), *reinterpret_cast<const unsigned*>(&high)};
+}
+
+__global__ void __launch_bounds__(kRowThreads)
+    StartFromBias(const float* bias, int64_t n, int64_t stride, bool add, float* out) {
+  float* row = out + blockIdx.x * stride;
+  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) row[i] = bias[i] + (add ? row[i] : 0.0f);
+}
+
+}  // namespace
+
+void CudaToBFloat16(CudaDevice& device, const float* in, int64_t count, uint16_t* out) {
+  if (count == 0) return;
+  const int64_t fours = count / 4;
+  const auto blocks = static_cast<unsigned>((fours + kThreads - 1) / kThreads);
+  ToBFloat16<<<blocks, kThreads, 0, device.stream()>>>(reinterpret_cast<const float4*>(in), fours,
+                                                       reinterpret_cast<uint2*>(out));
+  device.Check(cudaGetLastError(), "rounding of activations");
+}
+
+void CudaStartFromBias(CudaDevice& device, const Product& product, int64_t rows) {
+  StartFromBias<<<static_cast<unsigned>(rows), kRowThreads, 0, device.stream()>>>(
+      product.bias, product.weight->rows(), product.out_stride, product.accumulate, product.out);
+  device.Check(cudaGetLastError(), "bias");
+}
+
+}  // namespace latentd

@@ -1,0 +1,126 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/sample.h"
+#include "kernels/cuda/append_cache.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/plain_ops.h"
+#include "kernels/cuda/step_memory.h"
+
+namespace latentd {
+namespace {
+
+// The ops on one GPU: each puts its work into the device's queue and returns. Sample and
+// LogProbability alone wait: they fetch their rows of logits and do what the CPU backend does, with
+// its bits, on the caller's thread.
+class CudaOps final : public Ops {
+ public:
+  static absl::StatusOr<std::unique_ptr<Ops>> Create(int index) {
+    std::unique_ptr<CudaOps> ops(new CudaOps);
+    ASSIGN_OR_RETURN(ops->device_, CudaDevice::Create(index));
+    ASSIGN_OR_RETURN(ops->matmul_, CudaMatmul::Create(*ops->device_));
+    ops->name_ = absl::StrCat("cuda:", index, " (", ops->device_->name(), ")");
+    ops->step_ = std::make_unique<StepMemory>(*ops->device_);
+    ops->attention_ = std::make_unique<CudaAttention>(*ops->device_);
+    return ops;
+  }
+
+  std::string_view name() const override { return name_; }
+  Device& device() override { return *device_; }
+
+  absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) override {
+    return CudaWeight::Create(*device_, view);
+  }
+
+  absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
+      const AttentionSpec& spec) override {
+    RETURN_IF_ERROR(ValidateAttention(spec));
+    DeviceRopeTable rope;
+    if (spec.rope != nullptr) {
+      ASSIGN_OR_RETURN(rope, TableOf(*spec.rope));
+    }
+    return CudaAttentionPlan::Create(*device_, spec, rope);
+  }
+
+  void BeginStep(const StepInputs& step) override {
+    device_->MakeCurrent();
+    step_->Begin(step);
+  }
+  void Embed(const EmbedParams& p) override { CudaEmbed(*device_, *step_, p); }
+  void Norm(const NormParams& p) override { CudaNorm(*device_, p); }
+  void Matmul(const MatmulParams& p) override { matmul_->Run(p); }
+  void Activation(const ActivationParams& p) override { CudaActivation(*device_, p); }
+  void Gather(const GatherParams& p) override { CudaGather(*device_, *step_, p); }
+  void AppendCache(const AppendCacheParams& p) override { CudaAppendCache(*device_, *step_, p); }
+  void Attention(const AttentionParams& p) override { attention_->Run(*step_, p); }
+
+  void Rope(const RopeParams& p) override {
+    const absl::StatusOr<DeviceRopeTable> table = TableOf(*p.table);
+    if (!table.ok()) return device_->Fail(std::string(table.status().message()));
+    CudaRope(*device_, *step_, p, *table);
+  }
+
+  void LogProbability(const LogProbabilityParams& p) override {
+    LATENTD_CHECK(p.token_ids.size() == p.results.size());
+    FetchLogits(p.logits, std::ssize(p.token_ids), p.vocab);
+    for (size_t n = 0; n < p.token_ids.size(); ++n) {
+      p.results[n] = CpuLogProbability(logits_.data() + n * p.vocab, p.vocab, p.token_ids[n]);
+    }
+  }
+
+  void Sample(const SampleParams& p) override {
+    LATENTD_CHECK(p.rows.size() == p.results.size());
+    FetchLogits(p.logits, std::ssize(p.rows), p.vocab);
+    for (size_t l = 0; l < p.rows.size(); ++l) {
+      p.results[l] = CpuSampleRow(logits_.data() + l * p.vocab, p.vocab, p.rows[l]);
+    }
+  }
+
+ private:
+  struct RopeCopy {
+    DeviceArray<float> cos, sin;
+  };
+
+  CudaOps() = default;
+
+  // The table in the device's memory, where the first who asks for it brings it.
+  absl::StatusOr<DeviceRopeTable> TableOf(const RopeTable& table) {
+    RopeCopy& copy = rope_[&table];
+    if (copy.sin.empty()) {
+      ASSIGN_OR_RETURN(copy.cos, DeviceArray<float>::CopyOf(*device_, table.cos));
+      ASSIGN_OR_RETURN(copy.sin, DeviceArray<float>::CopyOf(*device_, table.sin));
+    }
+    return DeviceRopeTable{.cos = copy.cos.data(), .sin = copy.sin.data()};
+  }
+
+  void FetchLogits(const float* logits, int64_t rows, int64_t vocab) {
+    logits_.resize(rows * vocab);
+    if (logits_.empty()) return;
+    device_->CopyOut(logits_.data(), logits, std::ssize(logits_) * int64_t{sizeof(float)});
+  }
+
+  std::string name_;
+  std::unique_ptr<CudaDevice> device_;  // outlives all below
+  std::unique_ptr<StepMemory> step_;
+  std::unique_ptr<CudaMatmul> matmul_;
+  std::unique_ptr<CudaAttention> attention_;
+  std::map<const RopeTable*, RopeCopy> rope_;
+  std::vector<float> logits_;  // [L, vocab] of the latest Sample or LogProbability
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(int index) { return CudaOps::Create(index); }
+
+}  // namespace latentd

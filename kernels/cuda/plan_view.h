@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cache_layout.h"
+#include "kernels/params.h"
+
+namespace latentd {
+
+// What CUDA kernels know of a layer's attention and cache: plain numbers and pointers to device
+// memory, given to a kernel by value. Made of an AttentionSpec and a CacheLayer at load.
+
+inline constexpr int kMaxSegments = 8;  // of a plane; more are refused at load
+
+struct SegmentView {
+  Codec codec = Codec::kF16;
+  int first_dim = 0;  // of the latent head's dims
+  int dims = 0;
+  int offset = 0;        // of its tiles, from its latent head's start in a block
+  int scale_offset = 0;  // of its scales [64], zeros [64]
+};
+
+struct PlaneView {
+  int latent_heads = 0;
+  int dims = 0;        // of a latent head
+  int head_bytes = 0;  // of a latent head in a block
+  int num_segments = 0;
+  SegmentView segments[kMaxSegments];
+};
+
+// A block of the cache, or an own page.
+struct PageView {
+  PlaneView k;  // from the block's start
+  PlaneView v;
+  int64_t v_offset = 0;         // of the V plane, from the block's start
+  int64_t key_norm_offset = 0;  // of the first KV head's norms; 64 halves each
+  int64_t bytes = 0;
+};
+
+// The dims of a head's pair j: those that RoPE turns, then neighbours of the rest.
+struct Pair {
+  int x, y;
+};
+__host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
+  if (j < turned_pairs) return {j, j + turned_pairs};
+  return {2 * j, 2 * j + 1};
+}
+
+struct PlanView {
+  AttentionPath path = AttentionPath::kFull;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  float softmax_scale = 0.0f;
+  int window = 0;  // 0: none
+  PageView coded;
+  PageView own;  // where own_page
+  bool own_page = false;
+  int key_norms = 0;  // num_kv_heads, or 0
+  int sinks = 0;
+  int sink_dims = 0;
+  int64_t sink_bytes = 0;      // of a seat: the own page comes after them
+  int64_t sequence_bytes = 0;  // from seat to seat
+
+  // Factors as AttentionSpec has them, in device memory; null where there are none.
+  const float* k_up = nullptr;
+  // k_up in fp16, in the order of the tensor cores' right operand (m16n8k16): [KV head][tile of 8
+  // pairs][x, y][k.dims / 16][32 lanes][2] times two dims; lane l has row l / 4 and the dims 2 (l %
+  // 4) and 8 above. Pairs as PairOf counts them, up to head_dim rounded up to 16; rows past
+  // head_dim are 0. kReconstruct alone.
+  const uint32_t* k_up_fragments = nullptr;
+  const float* v_up = nullptr;  // transposed: [KV head][v.dims][head_dim]
+  const float* k_bias = nullptr;
+  const float* v_bias = nullptr;
+  const float* k_norm = nullptr;
+  float k_norm_epsilon = 0.0f;
+  const float* alibi_slopes = nullptr;
+  int pairs = 0;               // of RoPE; 0 without
+  const float* cos = nullptr;  // [max_positions, pairs]
+  const float* sin = nullptr;
+};
+
+// CacheView with its spans in device memory.
+struct StepView {
+  uint8_t* layer = nullptr;
+  const int32_t* cu_q_lens = nullptr;
+  const int32_t* kv_lens = nullptr;
+  const int32_t* block_table = nullptr;
+  int64_t max_blocks = 0;
+  const int64_t* slots = nullptr;
+  uint8_t* seats = nullptr;
+  const int32_t* seat_of = nullptr;
+  uint8_t* step_pages = nullptr;
+  const int32_t* first_step_page = nullptr;
+  int num_sequences = 0;
+  int num_rows = 0;
+};
+
+}  // namespace latentd

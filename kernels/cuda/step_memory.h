@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/plan_view.h"
+#include "kernels/params.h"
+
+namespace latentd {
+
+// The spans of a step's ops in the device's memory: those of the StepInputs are brought there once,
+// in one copy, others when an op asks for them. One step at a time; Begin waits for the one before.
+class StepMemory {
+ public:
+  explicit StepMemory(CudaDevice& device) : device_(device) {}
+  ~StepMemory();
+  StepMemory(const StepMemory&) = delete;
+  StepMemory& operator=(const StepMemory&) = delete;
+
+  void Begin(const StepInputs& step);
+
+  // Where the device finds the span's values, until the next step begins. A span of the StepInputs
+  // is known by its address, so they must be alive still.
+  template <typename T>
+  const T* Find(absl::Span<const T> span) {
+    return static_cast<const T*>(FindBytes(span.data(), span.size() * sizeof(T)));
+  }
+  // The same for a span that is not of the StepInputs, whose memory it may have taken over.
+  template <typename T>
+  const T* Bring(absl::Span<const T> span) {
+    return static_cast<const T*>(BringBytes(span.data(), span.size() * sizeof(T)));
+  }
+  StepView View(const CacheView& cache);
+
+ private:
+  // Pinned host memory and as much of the device's; a span has the same place in both.
+  struct Chunk {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+    size_t size = 0;
+    size_t used = 0;
+  };
+  struct Known {
+    const void* host;
+    size_t bytes;
+    const void* device;
+  };
+  const void* FindBytes(const void* host, size_t bytes);
+  const void* BringBytes(const void* host, size_t bytes);
+  // Copies the span to the chunk's host part.
+  std::byte* Stage(Chunk& chunk, const void* host, size_t bytes);
+  // Copies what was staged from `begin` on to the device.
+  void Send(const Chunk& chunk, size_t begin);
+  Chunk& ChunkFor(size_t bytes);
+
+  CudaDevice& device_;
+  std::vector<Chunk> chunks_;  // the last is in use
+  std::vector<Known> known_;
+};
+
+}  // namespace latentd

@@ -1,0 +1,45 @@
+#include <cstring>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/testing/tested_backend.h"
+
+namespace latentd {
+namespace {
+
+float RoundedToBFloat16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;  // to nearest even
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+const char* TestedBackendName() { return "cuda"; }
+absl::StatusOr<std::unique_ptr<Ops>> CreateTestedOps(int) { return CreateCudaOps(0); }
+std::vector<int> ThreadCounts() { return {1}; }
+
+void ForEachKindOfCode(const std::function<void()>& body) { body(); }
+
+std::vector<PlanKind> PlanKinds() {
+  return {{"cuda", [](Ops& ops, const AttentionSpec& spec) { return ops.PrepareAttention(spec); }}};
+}
+bool MayRefuseAttention() { return true; }
+
+// Products are of fp16 numbers: queries, rebuilt keys, decoded values, weights.
+double AttentionTolerance(const AttentionShape&) { return 2e-3; }
+
+// All products are of bf16 numbers.
+std::vector<double> SeenInput(DType, const std::vector<float>& in) {
+  std::vector<double> seen;
+  seen.reserve(in.size());
+  for (const float value : in) seen.push_back(RoundedToBFloat16(value));
+  return seen;
+}
+double SeenWeight(float value) { return RoundedToBFloat16(value); }
+int64_t ColumnStep() { return 8; }
+// The untrained models of the goldens differ by up to .07.
+float LogitTolerance() { return 1e-1f; }
+
+}  // namespace latentd
