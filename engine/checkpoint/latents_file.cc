@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/hash128.h"
 #include "base/message.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/json.h"
@@ -16,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr const char* kMetadataKey = "latentd";
 constexpr int kMaxSegments = 64;
 constexpr int kMaxSegmentDims = 1 << 16;
@@ -177,6 +178,20 @@ absl::Status ReadShingles(const Json& facts, const std::string& where,
   return absl::OkStatus();
 }
 
+std::string ChecksumOf(const Latents& latents) {
+  Hash128 hash;
+  const auto add = [&](const TensorView& view) {
+    if (view.data != nullptr) hash.Add(view.data, view.bytes());
+  };
+  for (const LatentLayer& layer : latents.layers) {
+    for (const Factor& factor : kFactors) add(layer.*factor.view);
+    for (const auto& means : kMeans) {
+      for (const Factor& mean : means) add(layer.*mean.view);
+    }
+  }
+  return hash.Hex();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
@@ -206,6 +221,8 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
   }
 
   auto latents = std::make_unique<Latents>();
+  std::string checksum;
+  RETURN_IF_ERROR(ReadField(facts, "checksum", where, checksum));
   RETURN_IF_ERROR(ReadField(facts, "method", where, latents->method));
   RETURN_IF_ERROR(ReadShingles(facts, where, latents->shingles));
   const ModelConfig& config = base.config();
@@ -259,6 +276,11 @@ absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
                                               " tensors, its ", num_layers, " layers have ",
                                               num_tensors, " that are known"));
   }
+  if (const std::string found = ChecksumOf(*latents); found != checksum) {
+    return absl::DataLossError(Message(path,
+                                       ": the file is damaged: its numbers have the checksum ",
+                                       found, ", it says ", checksum));
+  }
   latents->storage = std::move(file.storage);
   return latents;
 }
@@ -280,10 +302,14 @@ absl::Status WriteLatents(const std::string& path, const std::string& fingerprin
     }
   }
   const CacheLayer cache = latents.layers.empty() ? CacheLayer() : latents.layers[0].cache;
-  const Json facts = {
-      {"version", kVersion},  {"fingerprint", fingerprint}, {"method", latents.method},
-      {"sinks", cache.sinks}, {"own_page", cache.own_page}, {"shingles", latents.shingles},
-      {"layers", layers}};
+  const Json facts = {{"version", kVersion},
+                      {"fingerprint", fingerprint},
+                      {"checksum", ChecksumOf(latents)},
+                      {"method", latents.method},
+                      {"sinks", cache.sinks},
+                      {"own_page", cache.own_page},
+                      {"shingles", latents.shingles},
+                      {"layers", layers}};
   return WriteSafetensors(
       path, tensors, {{kMetadataKey, facts.dump(-1, ' ', false, Json::error_handler_t::replace)}});
 }

@@ -41,14 +41,17 @@ struct Latents {
 // "layers.N.k_up", "layers.N.v_down", "layers.N.v_up" and, for each plane that has them,
 // "layers.N.k_mean" and "layers.N.k_offset", and as metadata "latentd" the JSON
 //
-//   {version, fingerprint, method, sinks, own_page, shingles, layers: [{k: plane, v: plane}, ...]}
+//   {version, fingerprint, checksum, method, sinks, own_page, shingles,
+//    layers: [{k: plane, v: plane}, ...]}
 //   plane = {latent_heads, segments: [[dims, codec], ...]}
 //
-// Every number of a tensor is between -65504 and 65504, the largest in 16 bits. The file belongs to
+// Every number of a tensor is between -65504 and 65504, the largest in 16 bits. The checksum is a
+// Hash128 of the tensors, layer after layer, in the order above. The file belongs to
 // one base model and leaves that unchanged.
 //
 // Opens and checks the file against the base model: FAILED_PRECONDITION with both fingerprints when
-// it belongs to another; INVALID_ARGUMENT naming the tensor and both numbers when it is damaged.
+// it belongs to another; INVALID_ARGUMENT naming the tensor and both numbers when it is damaged, or
+// DATA_LOSS with both checksums.
 // Reads the whole file once.
 absl::StatusOr<std::unique_ptr<Latents>> OpenLatents(const std::string& path,
                                                      const Checkpoint& base);
