@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/benchmark/median.h"
 
 namespace latentd {
 namespace {
@@ -33,18 +34,13 @@ constexpr Kind kKinds[] = {
     {"latents 50/50, int4, absorbed", AttentionPath::kAbsorbed, 0.5, 0.5, Codec::kInt4},
 };
 
-// Values in [-1, 1).
+// Values in [-scale, scale).
 std::vector<float> RandomValues(int64_t count, uint64_t seed, float scale) {
   std::vector<float> values(count);
   for (int64_t i = 0; i < count; ++i) {
     values[i] = scale * (static_cast<float>(RandomBits(seed, i) >> 40) * 0x1p-23f - 1.0f);
   }
   return values;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 RopeTable TableOf(int pairs, int max_positions) {
@@ -100,7 +96,7 @@ class Bench {
                      DeviceArray<float>::Create(ops_.device(), std::ssize(q)));
 
     std::vector<int32_t> row_ends(options_.batch + 1), lengths(options_.batch, options_.context);
-    std::vector<int32_t> table(blocks), seats(options_.batch, 0);
+    std::vector<int32_t> table(blocks);
     std::iota(row_ends.begin(), row_ends.end(), 0);
     std::iota(table.begin(), table.end(), 0);
     ops_.BeginStep({.cu_q_lens = row_ends, .kv_lens = lengths, .block_table = table});

@@ -11,14 +11,10 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/batch.h"
+#include "engine/benchmark/median.h"
 
 namespace latentd {
 namespace {
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // `batch` sequences of one length, each in blocks of its own.
 class Sequences {
