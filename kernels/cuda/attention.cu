@@ -18,6 +18,9 @@
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_page.cuh"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/direct_decode.h"
+#include "kernels/cuda/latent_decode.h"
 
 namespace latentd {
 namespace {
@@ -35,6 +38,7 @@ struct Attend {
     keys_ = halves + parts_.keys;
     latents_ = halves + parts_.latents;
     weights_ = halves + parts_.weights;
+    raw_ = reinterpret_cast<uint8_t*>(halves + parts_.raw);
     constexpr int kQueries = kTiles * kTileQueries;
     scores_ = reinterpret_cast<float*>(halves + parts_.floats);
     state_.largest = scores_ + kQueries * kScoreStride;
@@ -49,37 +53,48 @@ struct Attend {
     LoadQueries(p, tile, count_, kQueries, parts_.query_stride, queries_);
   }
 
-  __device__ __forceinline__ void Page(const PagePass& pass) {
+  // Begins to fetch the codes of the page at `start`; none from `end` on.
+  __device__ __forceinline__ void FetchKeys(int start, int end) {
+    const uint8_t* page = start < end ? CodedPage(start) : nullptr;
+    Fetch(page == nullptr ? page : KeysOf(p_.plan.coded, page),
+          page == nullptr ? 0 : p_.plan.coded.k.head_bytes, raw_);
+  }
+  __device__ __forceinline__ void FetchValues(int start, int end) {
+    const uint8_t* page = start < end ? CodedPage(start) : nullptr;
+    Fetch(page == nullptr ? page : ValuesOf(p_.plan.coded, page),
+          page == nullptr ? 0 : p_.plan.coded.v.head_bytes, raw_ + p_.plan.coded.k.head_bytes);
+  }
+
+  // Codes of the page have been fetched, and those of `next` will be, unless that is `end`.
+  __device__ __forceinline__ void Page(const PagePass& pass, int next, int end) {
     const PlanView& plan = p_.plan;
     const PageView& format = pass.own ? plan.own : plan.coded;
-    const int index = pass.start / kBlockTokens;
-    const uint8_t* page =
-        pass.own
-            ? OwnPageOf(plan, p_.step, tile_.sequence, index)
-            : p_.step.layer + plan.coded.bytes *
-                                  p_.step.block_table[tile_.sequence * p_.step.max_blocks + index];
-    const int head = blockIdx.y, last = tile_.position + tile_.rows - 1 - pass.start;
-    const uint8_t* k =
-        page + head / (plan.num_kv_heads / format.k.latent_heads) * int64_t{format.k.head_bytes};
-    const uint8_t* v =
-        page + format.v_offset +
-        head / (plan.num_kv_heads / format.v.latent_heads) * int64_t{format.v.head_bytes};
+    const int last = tile_.position + tile_.rows - 1 - pass.start;
+    const uint8_t* page = pass.own
+                              ? OwnPageOf(plan, p_.step, tile_.sequence, pass.start / kBlockTokens)
+                              : CodedPage(pass.start);
+    const uint8_t* k = pass.own ? KeysOf(format, page) : raw_;
+    const uint8_t* v = pass.own ? ValuesOf(format, page) : raw_ + format.k.head_bytes;
     const bool rebuilt = plan.path == AttentionPath::kReconstruct;
     const int stride = rebuilt ? parts_.latent_stride : KeyStride();
-    __syncthreads();  // the last page's values were read
+    if (!pass.own) WaitForFetch();
+    __syncthreads();  // the last page's values were read, this one's keys are there
     DecodePage<kThreads, TileOrder::kDimMajor>(format.k, k, last, stride, latents_, nullptr);
     if (threadIdx.x < kBlockTokens) bad_[threadIdx.x] = 0;
     __syncthreads();
+    if (!pass.own) FetchKeys(next, end);
     if (rebuilt) {
       RebuildKeys(plan, latents_, stride, page, format, pass.start, parts_.query_stride, keys_);
       __syncthreads();
     }
     Scores<kTiles>(queries_, rebuilt ? keys_ : latents_, parts_.query_stride,
                    rebuilt ? parts_.query_stride : stride, KeyDims(plan), scores_);
+    if (!pass.own) WaitForFetch();
     __syncthreads();
     DecodePage<kThreads, TileOrder::kTokenMajor>(format.v, v, last, parts_.latent_stride, latents_,
                                                  bad_);
     __syncthreads();
+    if (!pass.own) FetchValues(next, end);
     Softmax(plan, tile_, count_, kTiles * kTileQueries, pass, scores_, bad_, state_, weights_);
     __syncthreads();
     AddValues();
@@ -118,6 +133,22 @@ struct Attend {
   }
 
  private:
+  __device__ __forceinline__ const uint8_t* CodedPage(int start) const {
+    return p_.step.layer +
+           p_.plan.coded.bytes *
+               p_.step.block_table[tile_.sequence * p_.step.max_blocks + start / kBlockTokens];
+  }
+  // The KV head's latent head in a page.
+  __device__ __forceinline__ const uint8_t* KeysOf(const PageView& format,
+                                                   const uint8_t* page) const {
+    const int head = blockIdx.y / (p_.plan.num_kv_heads / format.k.latent_heads);
+    return page + int64_t{head} * format.k.head_bytes;
+  }
+  __device__ __forceinline__ const uint8_t* ValuesOf(const PageView& format,
+                                                     const uint8_t* page) const {
+    const int head = blockIdx.y / (p_.plan.num_kv_heads / format.v.latent_heads);
+    return page + format.v_offset + int64_t{head} * format.v.head_bytes;
+  }
   __device__ __forceinline__ int KeyStride() const { return p_.plan.coded.k.dims + kPadding; }
 
   __device__ __forceinline__ void AddValues() {
@@ -157,28 +188,56 @@ struct Attend {
   const SharedParts parts_;
   int count_;  // queries
   __half *queries_, *keys_, *latents_, *weights_;
+  uint8_t* raw_;
   float* scores_;
   SoftmaxState state_;
   int* bad_;
   FragmentD sums_[kTiles][kValueTiles];
 };
 
+// The rows of this block: none where another launch does them.
+__device__ inline RowTile TileOfBlock(const AttendArguments& p) {
+  const int index = static_cast<int>(blockIdx.x);
+  if (p.part == AttendPart::kOwnPages) {
+    return {.sequence = index,
+            .first_row = p.step.cu_q_lens[index],
+            .rows = IsDecoded(p.step, index) ? 1 : 0,
+            .position = p.step.kv_lens[index] - 1};
+  }
+  RowTile tile = TileOf(p.step, p.rows_per_tile, p.first_tile + index);
+  if (p.part == AttendPart::kOthers && tile.rows > 0 && IsDecoded(p.step, tile.sequence)) {
+    tile.rows = 0;
+  }
+  return tile;
+}
+
 template <int kTiles, int kValueTiles>
 __global__ void __launch_bounds__(kThreads)
     AttendSplits(const __grid_constant__ AttendArguments p) {
   extern __shared__ __align__(128) uint8_t memory[];
-  const RowTile tile = TileOf(p.step, p.rows_per_tile, p.first_tile + static_cast<int>(blockIdx.x));
+  const RowTile tile = TileOfBlock(p);
   if (tile.rows == 0) return;
   const int split = blockIdx.z, last_position = tile.position + tile.rows - 1;
-  const int first = max(FirstVisible(p.plan, tile.position), split * kSplitTokens);
-  const int end = min(last_position + 1, (split + 1) * kSplitTokens);
+  int first = max(FirstVisible(p.plan, tile.position), split * kSplitTokens);
+  int end = min(last_position + 1, (split + 1) * kSplitTokens);
+  if (p.part == AttendPart::kOwnPages) {
+    first = last_position;
+    end = last_position + 1;
+  }
   Attend<kTiles, kValueTiles> attend(p, tile, memory);
-  for (int start = first / kBlockTokens * kBlockTokens; start < end; start += kBlockTokens) {
-    // Rows after the page, and without own pages those inside of it, read its codes.
-    const bool coded = !p.plan.own_page || last_position >= start + kBlockTokens;
-    const bool own = p.plan.own_page && tile.position < start + kBlockTokens;
-    if (coded) attend.Page({.start = start, .own = false});
-    if (own) attend.Page({.start = start, .own = true});
+  // Rows after a page, and without own pages those inside of it, read its codes.
+  const int first_page = first / kBlockTokens * kBlockTokens;
+  const int coded_end =
+      p.plan.own_page ? min(end, last_position / kBlockTokens * kBlockTokens) : end;
+  attend.FetchKeys(first_page, coded_end);
+  attend.FetchValues(first_page, coded_end);
+  for (int start = first_page; start < end; start += kBlockTokens) {
+    if (start < coded_end) {
+      attend.Page({.start = start, .own = false}, start + kBlockTokens, coded_end);
+    }
+    if (p.plan.own_page && tile.position < start + kBlockTokens) {
+      attend.Page({.start = start, .own = true}, start, start);
+    }
   }
   attend.Write(split);
 }
@@ -207,6 +266,16 @@ const KernelChoice* ChoiceOf(absl::Span<const KernelChoice> kernels, int v_dims)
 }
 
 int QueriesPerKv(const PlanView& plan) { return plan.num_heads / plan.num_kv_heads; }
+
+void Launch(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
+            const AttendArguments& arguments) {
+  const int bytes = SharedParts(arguments.plan, choice.tiles).bytes;
+  device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "shared memory of attention");
+  choice.kernel<<<grid, kThreads, bytes, device.stream()>>>(arguments);
+  device.Check(cudaGetLastError(), "attention");
+}
 
 }  // namespace
 
@@ -238,10 +307,14 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
   CheckView(cuda_plan.spec().cache, p.cache);
   const int rows = p.cache.cu_q_lens.empty() ? 0 : p.cache.cu_q_lens.back();
   if (rows == 0) return;
+  const int sequences = static_cast<int>(p.cache.kv_lens.size());
   int longest = 0, most_rows = 0;
+  bool has_decoded = false;
   for (size_t i = 0; i < p.cache.kv_lens.size(); ++i) {
+    const int of_sequence = p.cache.cu_q_lens[i + 1] - p.cache.cu_q_lens[i];
     longest = std::max(longest, p.cache.kv_lens[i]);
-    most_rows = std::max(most_rows, p.cache.cu_q_lens[i + 1] - p.cache.cu_q_lens[i]);
+    most_rows = std::max(most_rows, of_sequence);
+    has_decoded |= of_sequence == 1;
   }
   const KernelChoice* choice = ChoiceOf(kOneTile, plan.coded.v.dims);
   const int per_kv = QueriesPerKv(plan);
@@ -252,15 +325,15 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
     }
   }
   LATENTD_CHECK(choice != nullptr);
-  const int bytes = SharedParts(plan, choice->tiles).bytes;
-  device_.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice->kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                "shared memory of attention");
-
   AttendArguments arguments{.plan = plan, .step = step.View(p.cache), .q = p.q};
+  if (plan.decode.kernel != DecodeKernel::kNone && has_decoded &&
+      sequences <= kMostDecodeSequences) {
+    Decode(arguments, p.out);
+    if (most_rows == 1) return;
+    arguments.part = AttendPart::kOthers;
+  }
   arguments.rows_per_tile = choice->tiles * kTileQueries / per_kv;
   arguments.max_splits = (longest + kSplitTokens - 1) / kSplitTokens;
-  const int sequences = static_cast<int>(p.cache.kv_lens.size());
   const int tiles = rows / arguments.rows_per_tile + sequences;
   const int64_t tile_floats = int64_t{arguments.rows_per_tile} * plan.num_heads *
                               arguments.max_splits * (2 + plan.coded.v.dims);
@@ -272,18 +345,56 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
     const int count = std::min(at_once, tiles - first);
     arguments.first_tile = first;
     const dim3 grid(count, plan.num_kv_heads, arguments.max_splits);
-    choice->kernel<<<grid, kThreads, bytes, device_.stream()>>>(arguments);
-    device_.Check(cudaGetLastError(), "attention");
+    Launch(device_, *choice, grid, arguments);
     CudaMergeSplits(device_, {.plan = plan,
                               .step = arguments.step,
                               .q = p.q,
+                              .out = p.out,
                               .partials = arguments.partials,
                               .first_tile = first,
                               .tiles = count,
                               .rows_per_tile = arguments.rows_per_tile,
                               .max_splits = arguments.max_splits,
-                              .out = p.out});
+                              .decoded = arguments.part == AttendPart::kOthers});
   }
+}
+
+void CudaAttention::Decode(AttendArguments arguments, float* out) {
+  const PlanView& plan = arguments.plan;
+  const StepView& step = arguments.step;
+  const bool latents = plan.decode.kernel == DecodeKernel::kLatents;
+  const bool absorbed = plan.path == AttentionPath::kAbsorbed;
+  const int blocks = latents ? LatentDecodeBlocks(device_) : DirectDecodeBlocks(device_, plan);
+  const int64_t partial = 2 + plan.coded.v.dims, sequences = step.num_sequences;
+  const int64_t coded =
+      (blocks + plan.decode.units * sequences) * (plan.num_heads / plan.decode.units) * partial;
+  const int64_t own = plan.own_page ? sequences * plan.num_heads * partial : 0;
+  const int64_t queries =
+      absorbed ? int64_t{step.num_rows} * plan.num_heads * plan.coded.k.dims : 0;
+  const absl::Status memory = partials_.Reserve(device_, coded + own + queries);
+  if (!memory.ok()) return device_.Fail(std::string(memory.message()));
+  float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;
+
+  if (latents) {
+    LaunchLatentDecode(device_, plan, step, arguments.q, partials_.data());
+  } else {
+    if (absorbed) AbsorbQueries(device_, plan, step, arguments.q, absorbed_q);
+    LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : arguments.q, partials_.data());
+  }
+  if (plan.own_page) {
+    arguments.part = AttendPart::kOwnPages;
+    arguments.rows_per_tile = arguments.max_splits = 1;
+    arguments.partials = own_partials;
+    Launch(device_, *ChoiceOf(kOneTile, plan.coded.v.dims),
+           dim3(static_cast<unsigned>(sequences), plan.num_kv_heads), arguments);
+  }
+  CudaMergeDecoded(device_, {.plan = plan,
+                             .step = step,
+                             .q = arguments.q,
+                             .out = out,
+                             .partials = partials_.data(),
+                             .own_partials = own_partials,
+                             .blocks = blocks});
 }
 
 }  // namespace latentd

@@ -7,6 +7,8 @@
 
 namespace latentd {
 
+struct AttendArguments;
+
 // Ops::Attention. Holds what the splits leave for their merge.
 class CudaAttention {
  public:
@@ -19,6 +21,9 @@ class CudaAttention {
   void Run(StepMemory& step, const AttentionParams& p);
 
  private:
+  // Rows of sequences that have one, by the kernel for them.
+  void Decode(AttendArguments arguments, float* out);
+
   CudaDevice& device_;
   DeviceArray<float> partials_;
 };

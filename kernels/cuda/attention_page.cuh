@@ -28,7 +28,8 @@ __host__ __device__ inline int KeyDims(const PlanView& plan) {
                                                   : plan.coded.k.dims;
 }
 
-// The parts of a block's shared memory, in halves, but for the floats.
+// The parts of a block's shared memory, in halves, but for the floats. `raw` are the next page's
+// bytes of K and V, which come while this page is worked on.
 struct SharedParts {
   __host__ __device__ SharedParts(const PlanView& plan, int query_tiles) {
     const bool rebuilt = plan.path == AttentionPath::kReconstruct;
@@ -38,12 +39,20 @@ struct SharedParts {
     keys = queries * query_stride;
     latents = keys + (rebuilt ? kBlockTokens * query_stride : 0);
     weights = latents + kBlockTokens * latent_stride;
-    floats = weights + queries * kWeightStride;
+    raw = (weights + queries * kWeightStride + 7) / 8 * 8;
+    floats = raw + (plan.coded.k.head_bytes + plan.coded.v.head_bytes) / 2;
     bytes = 2 * floats + 4 * (queries * kScoreStride + 3 * queries + kBlockTokens);
   }
   int query_stride, latent_stride;
-  int keys, latents, weights, floats;
+  int keys, latents, weights, raw, floats;
   int bytes;
+};
+
+// Which rows a launch attends for, and what they read.
+enum class AttendPart : uint8_t {
+  kAll,
+  kOthers,    // those of sequences that have several: decode attention does the rest
+  kOwnPages,  // of sequences with one row, its own page alone
 };
 
 struct AttendArguments {
@@ -54,6 +63,7 @@ struct AttendArguments {
   int first_tile = 0;  // of the launch
   int rows_per_tile = 0;
   int max_splits = 0;
+  AttendPart part = AttendPart::kAll;
 };
 
 // Of a query: its row of the tile and its head.
@@ -135,7 +145,7 @@ __device__ inline void RebuildKeys(const PlanView& plan, const __half* latents, 
             vy *= norm * norm_y;
           }
           if (turns) {
-            const int64_t angle = int64_t{start + token} * plan.pairs + pair;
+            const unsigned angle = unsigned(start + token) * plan.pairs + pair;
             const float cos = plan.cos[angle], sin = plan.sin[angle], turned = vx * cos - vy * sin;
             vy = vy * cos + vx * sin;
             vx = turned;
@@ -147,6 +157,17 @@ __device__ inline void RebuildKeys(const PlanView& plan, const __half* latents, 
     }
   }
 }
+
+// Copies a multiple of 16 bytes to shared memory, in the background, as one group of each thread's.
+__device__ inline void Fetch(const uint8_t* from, int bytes, uint8_t* to) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * kThreads) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(at + i), "l"(from + i));
+  }
+  asm volatile("cp.async.commit_group;\n");
+}
+// Waits for all groups but the newest.
+__device__ inline void WaitForFetch() { asm volatile("cp.async.wait_group 1;\n"); }
 
 // scores [queries][64]: a warp has 16 tokens.
 template <int kTiles>

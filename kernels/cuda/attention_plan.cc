@@ -5,6 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/direct_decode.h"
+#include "kernels/cuda/integer_factors.h"
+#include "kernels/cuda/latent_decode.h"
 #include "kernels/dtype.h"
 
 namespace latentd {
@@ -144,9 +147,26 @@ absl::StatusOr<std::unique_ptr<CudaAttentionPlan>> CudaAttentionPlan::Create(
     ASSIGN_OR_RETURN(plan->k_up_fragments_, DeviceArray<uint32_t>::CopyOf(device, Fragments(spec)));
     view.k_up_fragments = plan->k_up_fragments_.data();
   }
+  RETURN_IF_ERROR(plan->AddDecode(device, spec));
   plan->spec_.k_up = plan->spec_.v_up = plan->spec_.k_bias = plan->spec_.v_bias =
       plan->spec_.k_norm = plan->spec_.alibi_slopes = nullptr;
   return plan;
+}
+
+absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpec& spec) {
+  view_.decode = LatentDecodeUnits(device, spec, view_);
+  if (view_.decode.kernel == DecodeKernel::kNone) {
+    view_.decode = DirectDecodeUnits(device, view_);
+    return absl::OkStatus();
+  }
+  const IntegerFactorValues factors = MakeIntegerFactors(spec, view_.decode.heads);
+  ASSIGN_OR_RETURN(k_int8_, DeviceArray<uint8_t>::CopyOf(device, factors.values));
+  ASSIGN_OR_RETURN(k_int8_scales_, DeviceArray<float>::CopyOf(device, factors.scales));
+  view_.k_int8 = {
+      .values = k_int8_.data(),
+      .scales = k_int8_scales_.data(),
+      .unit_bytes = IntegerFactorBytes(spec.head_dim, spec.cache.k.dims(), view_.decode.heads)};
+  return absl::OkStatus();
 }
 
 }  // namespace latentd

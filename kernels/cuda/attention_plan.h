@@ -25,8 +25,12 @@ class CudaAttentionPlan final : public AttentionPlan {
  private:
   explicit CudaAttentionPlan(const AttentionSpec& spec) : AttentionPlan(spec) {}
 
+  absl::Status AddDecode(CudaDevice& device, const AttentionSpec& spec);
+
   DeviceArray<float> k_up_, v_up_, k_bias_, v_bias_, k_norm_, alibi_slopes_;
   DeviceArray<uint32_t> k_up_fragments_;
+  DeviceArray<uint8_t> k_int8_;
+  DeviceArray<float> k_int8_scales_;
   PlanView view_;
 };
 }  // namespace latentd

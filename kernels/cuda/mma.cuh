@@ -27,6 +27,15 @@ __device__ inline void MultiplyAdd(const FragmentA& a, const FragmentB& b, Fragm
       : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
 }
 
+// The same of bf16 numbers.
+__device__ inline void MultiplyAddBFloat(const FragmentA& a, const FragmentB& b, FragmentD& d) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(d.x[0]), "+f"(d.x[1]), "+f"(d.x[2]), "+f"(d.x[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+}
+
 // A from shared memory, [16][16] at `tile`, rows `stride` values apart (a multiple of 8).
 __device__ inline FragmentA LoadA(const __half* tile, int stride) {
   const int lane = threadIdx.x % 32;

@@ -48,6 +48,28 @@ __host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
   return {2 * j, 2 * j + 1};
 }
 
+// k_up as decode attention multiplies it with codes of at most 4 bits: int8, with one scale for
+// both rows of a pair, in the order that the tensor cores read from shared memory
+// (latent_decode.cuh).
+struct IntegerFactors {
+  const uint8_t* values = nullptr;  // [units][unit_bytes]
+  const float* scales = nullptr;    // [num_kv_heads][head_dim / 2]
+  int unit_bytes = 0;
+};
+
+// The kernel for sequences that have one row in a step, and what one block of it attends for: a
+// unit, KV heads of one latent head.
+enum class DecodeKernel : uint8_t {
+  kNone,
+  kDirect,   // queries meet what is cached (direct_decode.h)
+  kLatents,  // keys are rebuilt (latent_decode.h)
+};
+struct DecodeUnits {
+  DecodeKernel kernel = DecodeKernel::kNone;
+  int heads = 0;  // KV heads of a unit
+  int units = 0;
+};
+
 struct PlanView {
   AttentionPath path = AttentionPath::kFull;
   int num_heads = 0;
@@ -71,6 +93,8 @@ struct PlanView {
   // 4) and 8 above. Pairs as PairOf counts them, up to head_dim rounded up to 16; rows past
   // head_dim are 0. kReconstruct alone.
   const uint32_t* k_up_fragments = nullptr;
+  DecodeUnits decode;
+  IntegerFactors k_int8;        // kLatents
   const float* v_up = nullptr;  // transposed: [KV head][v.dims][head_dim]
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;

@@ -188,6 +188,56 @@ TEST_F(AttentionTest, AgreesOnSharedLatentHeadsWithEveryKindOfCode) {
   });
 }
 
+// One row of each sequence, on latents of few bits that groups of heads share: what decode steps
+// are made of.
+TEST_F(AttentionTest, AgreesOnDecodeSteps) {
+  const std::vector<Segment> mixed_k = {{.dims = 48, .codec = Codec::kInt4},
+                                        {.dims = 32, .codec = Codec::kInt3},
+                                        {.dims = 64, .codec = Codec::kInt2}};
+  const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
+                                        {.dims = 16, .codec = Codec::kInt3},
+                                        {.dims = 96, .codec = Codec::kInt2}};
+  for (const int head_dim : {64, 128}) {
+    for (const int q_per_kv : {1, 3, 4, 8}) {
+      for (const bool mixed : {false, true}) {
+        for (const bool own_page : {false, true}) {
+          AttentionShape shape = {.path = AttentionPath::kReconstruct,
+                                  .num_heads = 6 * q_per_kv,
+                                  .num_kv_heads = 6,
+                                  .head_dim = head_dim,
+                                  .k = mixed ? mixed_k : One(160, Codec::kInt4),
+                                  .v = mixed ? mixed_v : One(176, Codec::kInt4),
+                                  .sinks = own_page ? 4 : 0,
+                                  .own_page = own_page,
+                                  .k_norm = own_page && mixed};
+          for (const PlanKind& kind : PlanKinds()) {
+            SCOPED_TRACE(testing::Message()
+                         << kind.name << " head_dim " << head_dim << " q_per_kv " << q_per_kv
+                         << " mixed " << mixed << " own page " << own_page);
+            ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 128, 1100}, 1, kind);
+          }
+        }
+      }
+    }
+  }
+  for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
+    for (const int window : {0, 100}) {
+      SCOPED_TRACE(testing::Message() << Info(codec).name << " window " << window);
+      ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                                 .num_heads = 4,
+                                 .num_kv_heads = 4,
+                                 .head_dim = 128,
+                                 .k_latent_heads = 1,
+                                 .v_latent_heads = 1,
+                                 .k = One(256, codec),
+                                 .v = One(384, codec),
+                                 .rope_pairs = window > 0 ? 48 : 0,
+                                 .window = window},
+                                {3500, 1, 700, 64}, 1);
+    }
+  }
+}
+
 // What is allowed beside codes of 8 bits.
 double EightBitTolerance() {
   return AttentionTolerance(

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/row_tile.cuh"
+
+namespace latentd {
+
+// How decode attention is shared out. Its work are the coded pages of every sequence with one row
+// in the step, once for each unit of heads that a block attends for together. They stand in a line,
+// unit after unit, in a unit sequence after sequence; each block of the grid takes an equal part of
+// the line, so that all end together: a piece of one sequence, or the end of one and the beginning
+// of others. A piece leaves a partial result at its own place, a sequence's pieces one after another.
+
+inline constexpr int kMostDecodeSequences = 1024;  // of a step
+
+struct PageSpan {
+  int first = 0;  // page of the sequence
+  int count = 0;
+};
+
+__device__ inline bool IsDecoded(const StepView& step, int sequence) {
+  return step.cu_q_lens[sequence + 1] - step.cu_q_lens[sequence] == 1;
+}
+
+__device__ inline PageSpan CodedPages(const PlanView& plan, const StepView& step, int sequence) {
+  if (!IsDecoded(step, sequence)) return {};
+  const int position = step.kv_lens[sequence] - 1, own = position / kBlockTokens;
+  const int first = FirstVisible(plan, position) / kBlockTokens;
+  return {first, max(0, (plan.own_page ? own : own + 1) - first)};
+}
+
+struct DecodeLine {
+  int sequences = 0;
+  int pages = 0;  // of all sequences, of one unit
+  int share = 1;  // pages of a block
+
+  __device__ DecodeLine(int sequences, int pages, int units, int blocks)
+      : sequences(sequences), pages(pages), share(max(1, (units * pages + blocks - 1) / blocks)) {}
+  // Of block `block` and the unit's sequence: where its piece's result lies.
+  __device__ int Place(int block, int unit, int sequence) const {
+    return block + unit * sequences + sequence;
+  }
+};
+
+// prefix[i]: pages of the sequences before i, for all threads of the block.
+__device__ inline void CountPages(const PlanView& plan, const StepView& step, int32_t* prefix) {
+  for (int i = threadIdx.x; i < step.num_sequences; i += static_cast<int>(blockDim.x)) {
+    prefix[i] = CodedPages(plan, step, i).count;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const int lane = threadIdx.x;
+    int before = 0;
+    for (int first = 0; first < step.num_sequences; first += 32) {
+      const int i = first + lane, count = i < step.num_sequences ? prefix[i] : 0;
+      int sum = count;
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, distance);
+        if (lane >= distance) sum += other;
+      }
+      if (i < step.num_sequences) prefix[i] = before + sum - count;
+      before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0) prefix[step.num_sequences] = before;
+  }
+  __syncthreads();
+}
+
+// A value that all lanes have alike, so that the compiler knows it.
+__device__ inline int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// One sequence's part of a block's work.
+struct Piece {
+  int unit, sequence;
+  int position;  // of its row
+  int page;      // the first
+  int count;     // pages
+  int before;    // pages of the block's earlier pieces
+};
+
+// The pieces of a block, one after another.
+class Pieces {
+ public:
+  __device__ __forceinline__ Pieces(const PlanView& plan, const StepView& step,
+                                    const int32_t* prefix, const DecodeLine& line)
+      : plan_(plan),
+        step_(step),
+        prefix_(prefix),
+        line_(line),
+        begin_(static_cast<int>(blockIdx.x) * line.share),
+        end_(min(begin_ + line.share, plan.decode.units * line.pages)),
+        at_(begin_) {}
+
+  __device__ __forceinline__ bool Next(Piece* piece) {
+    if (at_ >= end_) return false;
+    const int page = at_ % line_.pages;
+    int low = 0, high = line_.sequences - 1;
+    while (low < high) {  // the last sequence that begins at or before `page`
+      const int middle = (low + high + 1) / 2;
+      if (prefix_[middle] <= page) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    low = Uniform(low);
+    piece->unit = at_ / line_.pages;
+    piece->sequence = low;
+    piece->position = Uniform(step_.kv_lens[low]) - 1;
+    piece->page = Uniform(CodedPages(plan_, step_, low).first + page - prefix_[low]);
+    piece->count = min(end_ - at_, Uniform(prefix_[low + 1]) - page);
+    piece->before = at_ - begin_;
+    at_ += piece->count;
+    return true;
+  }
+
+ private:
+  const PlanView& plan_;
+  const StepView& step_;
+  const int32_t* prefix_;
+  const DecodeLine& line_;
+  const int begin_, end_;
+  int at_;
+};
+
+}  // namespace latentd

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/plan_view.h"
+#include "kernels/params.h"
+
+namespace latentd {
+
+// Decode attention on rebuilt keys by int8 tensor cores (compute capability 9.0): for sequences with
+// one row in the step, their coded pages. decode_work.cuh says where results lie.
+
+// kNone where the kernel does not serve such a plan on this GPU.
+DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spec,
+                              const PlanView& plan);
+int LatentDecodeBlocks(const CudaDevice& device);
+
+void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
+                        const float* q, float* partials);
+
+}  // namespace latentd

@@ -1,0 +1,200 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/latent_decode.cuh"
+
+namespace latentd {
+
+#ifdef LATENTD_HOPPER
+
+// The warpgroups of latent_decode.cuh that fetch pages, turn queries, and take scores and values
+// to the result.
+
+template <int kHeadDim, int kHalves, int kQueryTiles>
+struct ValueGroup {
+  static constexpr int kPairs = kHeadDim / 2;
+
+  __device__ __forceinline__ ValueGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
+                                        uint8_t* memory, DecodeBarriers& barriers)
+      : p_(p),
+        parts_(parts),
+        memory_(memory),
+        barriers_(barriers),
+        thread_(threadIdx.x % kValueThreads),
+        warp_(thread_ / 32),
+        lane_(threadIdx.x % 32),
+        query_scales_(reinterpret_cast<float*>(memory + parts.query_scales)),
+        sums_(p.plan.coded.v, p.value_blocks, p.num_value_blocks, parts.queries,
+              memory + parts.sums) {}
+
+  // `load`: whether the block's factors are another unit's, or none yet.
+  __device__ __forceinline__ void Run(const Piece& piece, const DecodeLine& line, bool load) {
+    if (load && thread_ == 0) LoadFactors(piece.unit);
+    Begin(piece);
+    for (int j = 0; j < piece.count; ++j) Page(piece, j);
+    Write(piece, line);
+  }
+
+ private:
+  __device__ __forceinline__ void LoadFactors(int unit) {
+    const IntegerFactors& up = p_.plan.k_int8;
+    const int bytes = up.unit_bytes / parts_.passes;
+    for (int pass = 0; pass < parts_.passes; ++pass) {
+      barriers_.factors[pass].Expect(bytes);
+      BulkCopy(memory_ + pass * bytes, up.values + int64_t{unit} * up.unit_bytes + pass * bytes,
+               bytes, barriers_.factors[pass]);
+    }
+  }
+
+  __device__ __forceinline__ int BlockOf(const Piece& piece, int j) const {
+    if (j >= piece.count) return 0;
+    return p_.step.block_table[piece.sequence * p_.step.max_blocks + piece.page + j];
+  }
+  __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) {
+    const PageView& page = p_.plan.coded;
+    const int heads = p_.plan.decode.heads, first_head = piece.unit * heads;
+    const int latent_head = first_head / parts_.kv_heads_of_latent;
+    const uint8_t* from = p_.step.layer + page.bytes * block;
+    uint8_t* to = memory_ + parts_.stage + stage * parts_.stage_bytes;
+    PhaseBarrier& barrier = barriers_.fetched[stage];
+    barrier.Expect(parts_.k_bytes + parts_.v_bytes + parts_.norm_bytes);
+    BulkCopy(to, from + int64_t{latent_head} * parts_.k_bytes, parts_.k_bytes, barrier);
+    to += parts_.k_bytes;
+    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * parts_.v_bytes, parts_.v_bytes,
+             barrier);
+    if (parts_.norm_bytes > 0) {
+      BulkCopy(to + parts_.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
+               parts_.norm_bytes, barrier);
+    }
+  }
+
+  __device__ __forceinline__ void Begin(const Piece& piece) {
+    if (thread_ == 0) {
+      const int count = min(piece.count, p_.stages);
+      StagePlace place = place_;
+      for (int j = 0; j < count; ++j, place.Advance(p_.stages)) {
+        Fetch(piece, place.stage, BlockOf(piece, j));
+      }
+      next_block_ = BlockOf(piece, count);
+    }
+    LoadQueries(piece);
+    sums_.Begin();
+    WaitForOthers(1, kValueThreads);
+    for (int j = 0; j < kRing - 1; ++j) {
+      LoadAngles(piece, j);
+      TurnQueries(piece, j);
+    }
+    LoadAngles(piece, kRing - 1);
+  }
+
+  // Queries with the factors' scales, as numbers up to 1, and what those are to be multiplied with.
+  __device__ __forceinline__ void LoadQueries(const Piece& piece) {
+    const PlanView& plan = p_.plan;
+    const int first = piece.unit * parts_.queries;
+    const int64_t row = p_.step.cu_q_lens[piece.sequence];
+    for (int query = warp_; query < parts_.queries; query += kValueThreads / 32) {
+      const int head = first + query;
+      const float* q = p_.q + (row * plan.num_heads + head) * kHeadDim;
+      const float* scales = plan.k_int8.scales + int64_t{head / parts_.per_kv} * kPairs;
+      float2 values[kPairs / 32];
+      float largest = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kPairs / 32; ++i) {
+        const int pair = lane_ + 32 * i;
+        const auto [x, y] = PairOf(plan.pairs, pair);
+        values[i] = {q[x] * scales[pair], q[y] * scales[pair]};
+        largest = fmaxf(largest, hypotf(values[i].x, values[i].y));
+      }
+      largest = WarpMax(largest);
+      const float inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
+      auto* to = reinterpret_cast<float2*>(memory_ + parts_.query) + query * kPairs;
+#pragma unroll
+      for (int i = 0; i < kPairs / 32; ++i) {
+        to[lane_ + 32 * i] = {values[i].x * inverse, values[i].y * inverse};
+      }
+      if (lane_ == 0) query_scales_[query] = largest * plan.softmax_scale * kLog2E;
+    }
+  }
+
+  static __device__ __forceinline__ uint32_t TwoBFloats(float low, float high) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&two);
+  }
+  // A thread turns two neighbouring pairs.
+  __device__ __forceinline__ void LoadAngles(const Piece& piece, int j) {
+    const PlanView& plan = p_.plan;
+    const int64_t position = int64_t{piece.page + j} * kBlockTokens;
+    for (int e = 0; e < 2; ++e) {
+      const int pair = thread_ % (kPairs / 2) * 2 + e;
+      const bool turns = pair < plan.pairs && j < piece.count;
+      cos_[e] = turns ? plan.cos[position * plan.pairs + pair] : 1.0f;
+      sin_[e] = turns ? plan.sin[position * plan.pairs + pair] : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void TurnQueries(const Piece& piece, int j) {
+    if (j >= piece.count) return;
+    constexpr int kThreadsOfQuery = kPairs / 2;
+    const int two = thread_ % kThreadsOfQuery, ring = (piece.before + j) % kRing;
+    constexpr int kAtOnce = kValueThreads / kThreadsOfQuery;
+#pragma unroll
+    for (int i = 0; i < (8 * kQueryTiles + kAtOnce - 1) / kAtOnce; ++i) {
+      const int query = thread_ / kThreadsOfQuery + i * kAtOnce;
+      const float4 q = reinterpret_cast<const float4*>(
+          memory_ + parts_.query)[min(query, parts_.queries - 1) * kPairs / 2 + two];
+      const uint2 turned = {
+          TwoBFloats(q.x * cos_[0] + q.y * sin_[0], q.z * cos_[1] + q.w * sin_[1]),
+          TwoBFloats(q.y * cos_[0] - q.x * sin_[0], q.w * cos_[1] - q.z * sin_[1])};
+      auto* to = memory_ + parts_.turned +
+                 (ring * parts_.queries + query) * parts_.query_stride + two * 8;
+      if (query < parts_.queries) *reinterpret_cast<uint2*>(to) = turned;
+    }
+    barriers_.turned[ring].Arrive();
+  }
+
+  __device__ __forceinline__ void Page(const Piece& piece, int j) {
+    const int index = piece.before + j, ring = index % kRing;
+    TurnQueries(piece, j + kRing - 1);
+    LoadAngles(piece, j + kRing);
+    barriers_.fetched[place_.stage].Wait(place_.phase);
+    const uint8_t* values =
+        memory_ + parts_.stage + place_.stage * parts_.stage_bytes + parts_.k_bytes;
+    const int start = (piece.page + j) * kBlockTokens, last = piece.position - start;
+    sums_.BeginPage(FirstVisible(p_.plan, piece.position) - start, last, values);
+    barriers_.scored[ring].Wait(index / kRing);
+    const auto* scores = reinterpret_cast<const float*>(memory_ + parts_.scores) +
+                         ring * parts_.queries * kScoreStride;
+    sums_.Softmax(
+        last, scores, [this](int query) { return query_scales_[query]; },
+        [](int) { return 0.0f; });
+    WaitForOthers(1, kValueThreads);
+    sums_.Add(values, last);
+    WaitForOthers(1, kValueThreads);
+    if (thread_ == 0 && j + p_.stages < piece.count) {
+      Fetch(piece, place_.stage, next_block_);
+      next_block_ = BlockOf(piece, j + p_.stages + 1);
+    }
+    place_.Advance(p_.stages);
+  }
+
+  __device__ __forceinline__ void Write(const Piece& piece, const DecodeLine& line) {
+    const int64_t place = line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
+    sums_.Write(p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
+    WaitForOthers(1, kValueThreads);  // before the next piece's queries
+  }
+
+  const LatentDecodeArguments& p_;
+  const DecodeParts& parts_;
+  uint8_t* memory_;
+  DecodeBarriers& barriers_;
+  const int thread_, warp_, lane_;
+  float* query_scales_;
+  StagePlace place_;
+  int next_block_ = 0;
+  float cos_[2], sin_[2];
+  DecodeSums<kValueThreads / 32, kHalves, kQueryTiles, /*kWide=*/false> sums_;
+};
+
+#endif
+
+}  // namespace latentd
