@@ -32,6 +32,7 @@ class CudaDevice final : public Device {
   // Notes an error of a call or a launch; the first one is what Wait says from then on.
   void Check(cudaError_t error, const char* what);
   void Fail(const std::string& message);
+  bool ok() const { return error_.ok(); }  // no error was noted
 
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"

@@ -81,6 +81,14 @@ const void* StepMemory::BringBytes(const void* host, size_t bytes) {
   return device;
 }
 
+StepMemory::Room<std::byte> StepMemory::ReserveBytes(size_t bytes) {
+  Chunk& chunk = ChunkFor(Padded(bytes));
+  const Room<std::byte> room{
+      .device = chunk.device + chunk.used, .host = chunk.host + chunk.used, .count = bytes};
+  chunk.used += Padded(bytes);
+  return room;
+}
+
 void StepMemory::Send(const Chunk& chunk, size_t begin) {
   device_.Check(cudaMemcpyAsync(chunk.device + begin, chunk.host + begin, chunk.used - begin,
                                 cudaMemcpyHostToDevice, device_.stream()),

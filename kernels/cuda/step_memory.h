@@ -11,7 +11,8 @@
 namespace latentd {
 
 // The spans of a step's ops in the device's memory: those of the StepInputs are brought there once,
-// in one copy, others when an op asks for them. One step at a time; Begin waits for the one before.
+// in one copy, others when an op asks for them; and the way back of what ops leave to the host.
+// One step at a time; Begin waits for the one before.
 class StepMemory {
  public:
   explicit StepMemory(CudaDevice& device) : device_(device) {}
@@ -34,6 +35,28 @@ class StepMemory {
   }
   StepView View(const CacheView& cache);
 
+  // Room for what an op's kernels leave to the host, until the next step begins.
+  template <typename T>
+  struct Room {
+    T* device = nullptr;
+    T* host = nullptr;
+    size_t count = 0;
+  };
+  template <typename T>
+  Room<T> Reserve(size_t count) {
+    const Room<std::byte> bytes = ReserveBytes(count * sizeof(T));
+    return {.device = reinterpret_cast<T*>(bytes.device),
+            .host = reinterpret_cast<T*>(bytes.host),
+            .count = count};
+  }
+  // Waits for the queue's work and brings its values to the host. Null after an error of the
+  // device.
+  template <typename T>
+  const T* Fetch(const Room<T>& room) {
+    device_.CopyOut(room.host, room.device, room.count * int64_t{sizeof(T)});
+    return device_.ok() ? room.host : nullptr;
+  }
+
  private:
   // Pinned host memory and as much of the device's; a span has the same place in both.
   struct Chunk {
@@ -49,6 +72,7 @@ class StepMemory {
   };
   const void* FindBytes(const void* host, size_t bytes);
   const void* BringBytes(const void* host, size_t bytes);
+  Room<std::byte> ReserveBytes(size_t bytes);
   // Copies the span to the chunk's host part.
   std::byte* Stage(Chunk& chunk, const void* host, size_t bytes);
   // Copies what was staged from `begin` on to the device.
