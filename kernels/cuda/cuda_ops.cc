@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,6 +16,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/plain_ops.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/step_graphs.h"
 #include "kernels/cuda/step_memory.h"
 
 namespace latentd {
@@ -32,6 +34,7 @@ class CudaOps final : public Ops {
     ops->step_ = std::make_unique<StepMemory>(*ops->device_);
     ops->attention_ = std::make_unique<CudaAttention>(*ops->device_);
     ops->sampler_ = std::make_unique<CudaSampler>(*ops->device_);
+    ops->graphs_ = std::make_unique<StepGraphs>(*ops->device_);
     return ops;
   }
 
@@ -55,6 +58,14 @@ class CudaOps final : public Ops {
   void BeginStep(const StepInputs& step) override {
     device_->MakeCurrent();
     step_->Begin(step);
+    const int longest = step.kv_lens.empty() ? 0 : *std::ranges::max_element(step.kv_lens);
+    kind_ = {.sequences = std::ssize(step.kv_lens),
+             .max_blocks = step_->max_blocks(),
+             .max_splits = (longest + kSplitTokens - 1) / kSplitTokens};
+  }
+  void Replay(const uint8_t* pool, absl::FunctionRef<void()> ops) override {
+    kind_.pool = pool;
+    graphs_->Run(kind_, ops);
   }
   void Embed(const EmbedParams& p) override { CudaEmbed(*device_, *step_, p); }
   void Norm(const NormParams& p) override { CudaNorm(*device_, p); }
@@ -98,7 +109,9 @@ class CudaOps final : public Ops {
   std::unique_ptr<CudaMatmul> matmul_;
   std::unique_ptr<CudaAttention> attention_;
   std::unique_ptr<CudaSampler> sampler_;
+  std::unique_ptr<StepGraphs> graphs_;
   std::map<const RopeTable*, RopeCopy> rope_;
+  StepGraphs::Kind kind_;  // of the step
 };
 
 }  // namespace

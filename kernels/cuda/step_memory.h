@@ -34,6 +34,8 @@ class StepMemory {
     return static_cast<const T*>(BringBytes(span.data(), span.size() * sizeof(T)));
   }
   StepView View(const CacheView& cache);
+  // StepView::max_blocks of the step: a power of 2, so that it seldom changes as sequences grow.
+  int64_t max_blocks() const { return max_blocks_; }
 
   // Room for what an op's kernels leave to the host, until the next step begins.
   template <typename T>
@@ -61,9 +63,17 @@ class StepMemory {
   // Pinned host memory and as much of the device's; a span has the same place in both.
   struct Chunk {
     std::byte* host = nullptr;
-    std::byte* device = nullptr;
+    DeviceArray<std::byte> device;
     size_t size = 0;
     size_t used = 0;
+  };
+  // A span as it is brought: rows of values, each with room for others after it.
+  struct Span {
+    const void* host = nullptr;
+    size_t bytes = 0;
+    size_t rows = 1;
+    size_t row_room = bytes;
+    size_t room() const;  // in a chunk
   };
   struct Known {
     const void* host;
@@ -74,7 +84,7 @@ class StepMemory {
   const void* BringBytes(const void* host, size_t bytes);
   Room<std::byte> ReserveBytes(size_t bytes);
   // Copies the span to the chunk's host part.
-  std::byte* Stage(Chunk& chunk, const void* host, size_t bytes);
+  std::byte* Stage(Chunk& chunk, const Span& span);
   // Copies what was staged from `begin` on to the device.
   void Send(const Chunk& chunk, size_t begin);
   Chunk& ChunkFor(size_t bytes);
@@ -82,6 +92,8 @@ class StepMemory {
   CudaDevice& device_;
   std::vector<Chunk> chunks_;  // the last is in use
   std::vector<Known> known_;
+  const int32_t* block_table_ = nullptr;  // of the StepInputs
+  int64_t max_blocks_ = 0;
 };
 
 }  // namespace latentd
