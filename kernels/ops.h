@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
@@ -71,6 +72,11 @@ class Ops {
   // by LATENTD_CHECK where that costs nothing. NaN and infinities in activations are no error: they
   // stay in their row until Sample says so.
   virtual void BeginStep(const StepInputs& step) = 0;
+  // Calls `ops`, which calls ops that write to the device's memory alone, on the cache at `pool`,
+  // in a step of one row a sequence. A backend may do again what an earlier call with this pool and
+  // as many sequences did, instead: the caller promises that `ops` would call the same ops with the
+  // same arguments but for what their spans hold, unless memory of the device was allocated since.
+  virtual void Replay(const uint8_t* /*pool*/, absl::FunctionRef<void()> ops) { ops(); }
   virtual void Embed(const EmbedParams& p) = 0;
   virtual void Norm(const NormParams& p) = 0;
   virtual void Matmul(const MatmulParams& p) = 0;

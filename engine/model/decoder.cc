@@ -16,6 +16,22 @@ Product ProductOf(const LinearWeights& linear, float* out, bool accumulate = fal
           .accumulate = accumulate};
 }
 
+bool HasOneRowEach(const Batch& batch) {
+  if (batch.num_tokens() == 0) return false;
+  for (int i = 0; i <= batch.num_sequences(); ++i) {
+    if (batch.cu_q_lens[i] != i) return false;
+  }
+  return true;
+}
+
+// Rows n, n + 1, n + 2, ...
+bool AreNeighbours(absl::Span<const int32_t> rows) {
+  for (size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i] != rows[i - 1] + 1) return false;
+  }
+  return !rows.empty();
+}
+
 }  // namespace
 
 void Decoder::Norm(const NormWeights& norm, int64_t rows, const float* in, float* out) {
@@ -29,27 +45,43 @@ void Decoder::Norm(const NormWeights& norm, int64_t rows, const float* in, float
              .out = out});
 }
 
-// The activations of that many rows that every layer has.
-absl::Status Decoder::ReserveRows(int64_t rows) {
+int Decoder::CountSinkRows(const Batch& batch) const {
+  int sinks = 0;
+  for (const LayerWeights& w : weights_.layers) {
+    sinks = std::max(sinks, w.attention->spec().cache.sinks);
+  }
+  return static_cast<int>(
+      std::ranges::count_if(batch.positions, [&](int32_t position) { return position < sinks; }));
+}
+
+absl::Status Decoder::Reserve(int64_t rows, int64_t sink_rows, int64_t step_pages,
+                              const CacheLayout& layout) {
+  int64_t k_dims = 0, v_dims = 0, page_bytes = 0;
+  for (int l = 0; l < config_.num_layers; ++l) {
+    k_dims = std::max(k_dims, weights_.layers[l].k.weight->rows());
+    v_dims = std::max(v_dims, weights_.layers[l].v.weight->rows());
+    page_bytes = std::max(page_bytes, layout.layer(l).own_page_bytes());
+  }
   Device& device = ops_.device();
   RETURN_IF_ERROR(hidden_.Reserve(device, rows * config_.hidden_dim));
   RETURN_IF_ERROR(normed_.Reserve(device, rows * config_.hidden_dim));
   RETURN_IF_ERROR(q_.Reserve(device, rows * config_.q_dim()));
+  RETURN_IF_ERROR(k_.Reserve(device, rows * k_dims));
+  RETURN_IF_ERROR(v_.Reserve(device, rows * v_dims));
   RETURN_IF_ERROR(attended_.Reserve(device, rows * config_.q_dim()));
   RETURN_IF_ERROR(up_.Reserve(device, rows * config_.mlp_dim));
   const bool gated = config_.activation == ActivationKind::kSiluGated;
-  return gate_.Reserve(device, gated ? rows * config_.mlp_dim : 0);
+  RETURN_IF_ERROR(gate_.Reserve(device, gated ? rows * config_.mlp_dim : 0));
+  RETURN_IF_ERROR(sink_normed_.Reserve(device, sink_rows * config_.hidden_dim));
+  RETURN_IF_ERROR(sink_k_.Reserve(device, sink_rows * config_.kv_dim()));
+  RETURN_IF_ERROR(sink_v_.Reserve(device, sink_rows * config_.kv_dim()));
+  return step_pages_.Reserve(device, step_pages * page_bytes);
 }
 
 absl::Status Decoder::Forward(const Batch& batch, const CacheLayout& layout, uint8_t* pool) {
-  const int64_t rows = batch.num_tokens();
-  RETURN_IF_ERROR(ReserveRows(rows));
   const std::vector<int32_t> first_step_page = StepPages(batch.cu_q_lens, batch.kv_lens);
-  int64_t page_bytes = 0;
-  for (int l = 0; l < config_.num_layers; ++l) {
-    page_bytes = std::max(page_bytes, layout.layer(l).own_page_bytes());
-  }
-  RETURN_IF_ERROR(step_pages_.Reserve(ops_.device(), first_step_page.back() * page_bytes));
+  const int sink_rows = CountSinkRows(batch);
+  RETURN_IF_ERROR(Reserve(batch.num_tokens(), sink_rows, first_step_page.back(), layout));
   ops_.BeginStep({.token_ids = batch.token_ids,
                   .positions = batch.positions,
                   .slots = batch.slots,
@@ -58,18 +90,31 @@ absl::Status Decoder::Forward(const Batch& batch, const CacheLayout& layout, uin
                   .block_table = batch.block_table,
                   .seat_of = batch.seats,
                   .first_step_page = first_step_page});
+  const auto layers = [&] {
+    Embed(batch);
+    for (int l = 0; l < config_.num_layers; ++l) {
+      Attend(l, batch, ViewOf(l, batch, layout, pool, first_step_page));
+      Mlp(l, batch.num_tokens());
+    }
+  };
+  // The rows at sinks' positions are others in every step.
+  if (sink_rows == 0 && HasOneRowEach(batch)) {
+    ops_.Replay(pool, layers);
+  } else {
+    layers();
+  }
+  return absl::OkStatus();
+}
+
+void Decoder::Embed(const Batch& batch) {
   const bool learned = config_.position == PositionKind::kLearned;
+  float* hidden = hidden_.data();
   ops_.Embed({.token_ids = batch.token_ids,
               .positions = batch.positions,
               .table = weights_.token_embedding.view,
               .position_table = learned ? &weights_.position_embedding.view : nullptr,
-              .out = hidden_.data()});
-  if (config_.embedding_norm) Norm(weights_.embedding_norm, rows, hidden_.data(), hidden_.data());
-  for (int l = 0; l < config_.num_layers; ++l) {
-    RETURN_IF_ERROR(Attend(l, batch, ViewOf(l, batch, layout, pool, first_step_page)));
-    Mlp(l, rows);
-  }
-  return absl::OkStatus();
+              .out = hidden});
+  if (config_.embedding_norm) Norm(weights_.embedding_norm, batch.num_tokens(), hidden, hidden);
 }
 
 CacheView Decoder::ViewOf(int layer, const Batch& batch, const CacheLayout& layout, uint8_t* pool,
@@ -109,7 +154,7 @@ void Decoder::PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> posi
 
 // The exact keys and values of the rows at positions below the layer's sinks, from their part of
 // normed_.
-absl::Status Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
+void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
   const LayerWeights& w = weights_.layers[layer];
   sink_rows_.clear();
   sink_positions_.clear();
@@ -119,11 +164,7 @@ absl::Status Decoder::ProjectSinks(int layer, absl::Span<const int32_t> position
     sink_positions_.push_back(positions[row]);
   }
   const auto rows = static_cast<int64_t>(sink_rows_.size());
-  if (rows == 0) return absl::OkStatus();
-  Device& device = ops_.device();
-  RETURN_IF_ERROR(sink_normed_.Reserve(device, rows * config_.hidden_dim));
-  RETURN_IF_ERROR(sink_k_.Reserve(device, rows * config_.kv_dim()));
-  RETURN_IF_ERROR(sink_v_.Reserve(device, rows * config_.kv_dim()));
+  if (rows == 0) return;
   ops_.Gather({.in = normed_.data(),
                .dims = config_.hidden_dim,
                .rows = sink_rows_,
@@ -133,18 +174,15 @@ absl::Status Decoder::ProjectSinks(int layer, absl::Span<const int32_t> position
   ops_.Matmul(
       {.in = sink_normed_.data(), .rows = rows, .k = config_.hidden_dim, .products = products});
   PlaceHeads(w.k_norm, sink_positions_, config_.num_kv_heads, sink_k_.data());
-  return absl::OkStatus();
 }
 
 // hidden += o(attention(q, cache)), after this step's keys and values were appended to the cache.
-absl::Status Decoder::Attend(int layer, const Batch& batch, const CacheView& cache) {
+void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache) {
   const LayerWeights& w = weights_.layers[layer];
   const int64_t rows = batch.num_tokens();
   Norm(w.attention_norm, rows, hidden_.data(), normed_.data());
 
   const int64_t k_dims = w.k.weight->rows(), v_dims = w.v.weight->rows();
-  RETURN_IF_ERROR(k_.Reserve(ops_.device(), rows * k_dims));
-  RETURN_IF_ERROR(v_.Reserve(ops_.device(), rows * v_dims));
   float *q = q_.data(), *k = k_.data(), *v = v_.data();
   const Product products[] = {ProductOf(w.q, q), ProductOf(w.k, k), ProductOf(w.v, v)};
   ops_.Matmul({.in = normed_.data(), .rows = rows, .k = config_.hidden_dim, .products = products});
@@ -154,7 +192,7 @@ absl::Status Decoder::Attend(int layer, const Batch& batch, const CacheView& cac
   if (plan->spec().path == AttentionPath::kFull) {
     PlaceHeads(w.k_norm, batch.positions, config_.num_kv_heads, k);
   }
-  if (w.sink_k.weight != nullptr) RETURN_IF_ERROR(ProjectSinks(layer, batch.positions));
+  if (w.sink_k.weight != nullptr) ProjectSinks(layer, batch.positions);
   ops_.AppendCache({.plan = plan,
                     .cache = cache,
                     .k = k,
@@ -167,7 +205,6 @@ absl::Status Decoder::Attend(int layer, const Batch& batch, const CacheView& cac
   const Product output = ProductOf(w.o, hidden_.data(), /*accumulate=*/true);
   ops_.Matmul(
       {.in = attended_.data(), .rows = rows, .k = config_.q_dim(), .products = {&output, 1}});
-  return absl::OkStatus();
 }
 
 // hidden += down(activation(up(norm(hidden)))).
@@ -197,8 +234,13 @@ absl::StatusOr<const float*> Decoder::Logits(absl::Span<const int32_t> rows) {
   RETURN_IF_ERROR(gathered_.Reserve(ops_.device(), count * config_.hidden_dim));
   RETURN_IF_ERROR(logits_.Reserve(ops_.device(), count * config_.vocab_size));
   float* gathered = gathered_.data();
-  ops_.Gather({.in = hidden_.data(), .dims = config_.hidden_dim, .rows = rows, .out = gathered});
-  Norm(weights_.final_norm, count, gathered, gathered);
+  const float* in = gathered;
+  if (AreNeighbours(rows)) {
+    in = hidden_.data() + rows.front() * int64_t{config_.hidden_dim};
+  } else {
+    ops_.Gather({.in = hidden_.data(), .dims = config_.hidden_dim, .rows = rows, .out = gathered});
+  }
+  Norm(weights_.final_norm, count, in, gathered);
   const Product product = ProductOf(weights_.lm_head, logits_.data());
   ops_.Matmul({.in = gathered, .rows = count, .k = config_.hidden_dim, .products = {&product, 1}});
   return logits_.data();

@@ -32,9 +32,14 @@ class Decoder {
  private:
   CacheView ViewOf(int layer, const Batch& batch, const CacheLayout& layout, uint8_t* pool,
                    absl::Span<const int32_t> first_step_page);
-  absl::Status ReserveRows(int64_t rows);
-  absl::Status Attend(int layer, const Batch& batch, const CacheView& cache);
-  absl::Status ProjectSinks(int layer, absl::Span<const int32_t> positions);
+  // Of the batch's rows those that some layer keeps as exact sinks.
+  int CountSinkRows(const Batch& batch) const;
+  // All activations of a step but those of Logits.
+  absl::Status Reserve(int64_t rows, int64_t sink_rows, int64_t step_pages,
+                       const CacheLayout& layout);
+  void Embed(const Batch& batch);
+  void Attend(int layer, const Batch& batch, const CacheView& cache);
+  void ProjectSinks(int layer, absl::Span<const int32_t> positions);
   void PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> positions, int heads,
                   float* x);
   void Mlp(int layer, int64_t rows);

@@ -51,6 +51,7 @@ CudaDevice::~CudaDevice() {
 
 absl::StatusOr<void*> CudaDevice::Allocate(int64_t bytes) {
   MakeCurrent();  // loading and steps may be work of different threads
+  ++num_allocations_;
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {

@@ -32,8 +32,11 @@ class CudaDevice final : public Device {
   // Notes an error of a call or a launch; the first one is what Wait says from then on.
   void Check(cudaError_t error, const char* what);
   void Fail(const std::string& message);
+  bool ok() const { return error_.ok(); }  // no error was noted
 
   cudaStream_t stream() const { return stream_; }
+  // While it is the same, so is the memory that an address stands for.
+  int64_t num_allocations() const { return num_allocations_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   int multiprocessors() const { return multiprocessors_; }
   int compute_capability() const { return capability_; }  // 80, 89, 90, ...
@@ -48,6 +51,7 @@ class CudaDevice final : public Device {
   int multiprocessors_ = 0;
   int capability_ = 0;
   int shared_bytes_ = 0;
+  int64_t num_allocations_ = 0;
   absl::Status error_;
 };
 

@@ -1,29 +1,29 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/sample.h"
 #include "kernels/cuda/append_cache.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/plain_ops.h"
+#include "kernels/cuda/sample.h"
+#include "kernels/cuda/step_graphs.h"
 #include "kernels/cuda/step_memory.h"
 
 namespace latentd {
 namespace {
 
 // The ops on one GPU: each puts its work into the device's queue and returns. Sample and
-// LogProbability alone wait: they fetch their rows of logits and do what the CPU backend does, with
-// its bits, on the caller's thread.
+// LogProbability alone wait, for their results.
 class CudaOps final : public Ops {
  public:
   static absl::StatusOr<std::unique_ptr<Ops>> Create(int index) {
@@ -33,6 +33,8 @@ class CudaOps final : public Ops {
     ops->name_ = absl::StrCat("cuda:", index, " (", ops->device_->name(), ")");
     ops->step_ = std::make_unique<StepMemory>(*ops->device_);
     ops->attention_ = std::make_unique<CudaAttention>(*ops->device_);
+    ops->sampler_ = std::make_unique<CudaSampler>(*ops->device_);
+    ops->graphs_ = std::make_unique<StepGraphs>(*ops->device_);
     return ops;
   }
 
@@ -56,6 +58,14 @@ class CudaOps final : public Ops {
   void BeginStep(const StepInputs& step) override {
     device_->MakeCurrent();
     step_->Begin(step);
+    const int longest = step.kv_lens.empty() ? 0 : *std::ranges::max_element(step.kv_lens);
+    kind_ = {.sequences = std::ssize(step.kv_lens),
+             .max_blocks = step_->max_blocks(),
+             .max_splits = (longest + kSplitTokens - 1) / kSplitTokens};
+  }
+  void Replay(const uint8_t* pool, absl::FunctionRef<void()> ops) override {
+    kind_.pool = pool;
+    graphs_->Run(kind_, ops);
   }
   void Embed(const EmbedParams& p) override { CudaEmbed(*device_, *step_, p); }
   void Norm(const NormParams& p) override { CudaNorm(*device_, p); }
@@ -72,20 +82,9 @@ class CudaOps final : public Ops {
   }
 
   void LogProbability(const LogProbabilityParams& p) override {
-    LATENTD_CHECK(p.token_ids.size() == p.results.size());
-    FetchLogits(p.logits, std::ssize(p.token_ids), p.vocab);
-    for (size_t n = 0; n < p.token_ids.size(); ++n) {
-      p.results[n] = CpuLogProbability(logits_.data() + n * p.vocab, p.vocab, p.token_ids[n]);
-    }
+    sampler_->LogProbability(*step_, p);
   }
-
-  void Sample(const SampleParams& p) override {
-    LATENTD_CHECK(p.rows.size() == p.results.size());
-    FetchLogits(p.logits, std::ssize(p.rows), p.vocab);
-    for (size_t l = 0; l < p.rows.size(); ++l) {
-      p.results[l] = CpuSampleRow(logits_.data() + l * p.vocab, p.vocab, p.rows[l]);
-    }
-  }
+  void Sample(const SampleParams& p) override { sampler_->Sample(*step_, p); }
 
  private:
   struct RopeCopy {
@@ -104,19 +103,15 @@ class CudaOps final : public Ops {
     return DeviceRopeTable{.cos = copy.cos.data(), .sin = copy.sin.data()};
   }
 
-  void FetchLogits(const float* logits, int64_t rows, int64_t vocab) {
-    logits_.resize(rows * vocab);
-    if (logits_.empty()) return;
-    device_->CopyOut(logits_.data(), logits, std::ssize(logits_) * int64_t{sizeof(float)});
-  }
-
   std::string name_;
   std::unique_ptr<CudaDevice> device_;  // outlives all below
   std::unique_ptr<StepMemory> step_;
   std::unique_ptr<CudaMatmul> matmul_;
   std::unique_ptr<CudaAttention> attention_;
+  std::unique_ptr<CudaSampler> sampler_;
+  std::unique_ptr<StepGraphs> graphs_;
   std::map<const RopeTable*, RopeCopy> rope_;
-  std::vector<float> logits_;  // [L, vocab] of the latest Sample or LogProbability
+  StepGraphs::Kind kind_;  // of the step
 };
 
 }  // namespace

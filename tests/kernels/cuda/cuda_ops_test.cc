@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "tests/testing/device_values.h"
 #include "tests/testing/tested_backend.h"
@@ -81,6 +82,104 @@ TEST_F(CudaOpsTest, AnotherThreadTakesOver) {
     gathered = GatherOrdinals(*ops, {3, 1});
   }).join();
   EXPECT_EQ(gathered, std::vector<float>({3, 1}));
+}
+
+// Steps whose ops are one Embed, which halves 0, 1, 2, ... of a table to fp32.
+class CudaReplayTest : public OpsTest {
+ protected:
+  static constexpr int kMaxRows = 100;
+
+  void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    ops_ = NewOps();
+    std::vector<uint16_t> halves(1000);
+    for (int i = 0; i < 1000; ++i) halves[i] = FloatToHalf(static_cast<float>(i));
+    table_ = ToDevice(*ops_, halves);
+    out_ = ToDevice(*ops_, std::vector<float>(kMaxRows));
+  }
+
+  // A step of sequences whose block table has `max_blocks` columns, one of them `longest` tokens
+  // long. Whether it called the ops. Checks what it writes.
+  bool Calls(int sequences, int max_blocks = 4, int longest = 10) {
+    std::vector<int32_t> ids(sequences), kv_lens(sequences, 1), table(sequences * max_blocks);
+    for (int32_t& id : ids) id = static_cast<int32_t>(RandomBits(1, next_id_++) % 1000);
+    kv_lens.back() = longest;
+    ops_->BeginStep({.token_ids = ids, .kv_lens = kv_lens, .block_table = table});
+    bool called = false;
+    const uint8_t pool = 0;
+    ops_->Replay(&pool, [&] {
+      called = true;
+      ops_->Embed({.token_ids = ids,
+                   .table = {.dtype = DType::kF16,
+                             .rows = 1000,
+                             .cols = 1,
+                             .data = reinterpret_cast<const std::byte*>(table_.data())},
+                   .out = out_.data()});
+    });
+    std::vector<float> out = ToHost(*ops_, out_);
+    out.resize(sequences);
+    EXPECT_EQ(out, std::vector<float>(ids.begin(), ids.end()));
+    return called;
+  }
+
+  std::unique_ptr<Ops> ops_;
+  DeviceArray<uint16_t> table_;
+  DeviceArray<float> out_;
+  int next_id_ = 0;
+};
+
+TEST_F(CudaReplayTest, AStepIsRecordedWhenItComesUpAgain) {
+  for (int sequences = 1; sequences < 4; ++sequences) EXPECT_TRUE(Calls(sequences));
+  for (int sequences = 1; sequences < 4; ++sequences) EXPECT_TRUE(Calls(sequences));
+  for (int again = 0; again < 3; ++again) {
+    for (int sequences = 1; sequences < 4; ++sequences) EXPECT_FALSE(Calls(sequences));
+  }
+}
+
+TEST_F(CudaReplayTest, BlockTablesAndContextsOfAnotherSizeAreAnotherStep) {
+  Calls(2, 5, 1000);
+  Calls(2, 5, 1000);
+  EXPECT_FALSE(Calls(2, 5, 1000));
+  EXPECT_FALSE(Calls(2, 8, 1024));
+  EXPECT_TRUE(Calls(2, 9, 1024));
+  EXPECT_TRUE(Calls(2, 4, 1024));
+  EXPECT_TRUE(Calls(2, 5, 1025));
+  EXPECT_FALSE(Calls(2, 6, 1));
+}
+
+TEST_F(CudaReplayTest, MemoryThatIsAllocatedEndsWhatWasRecorded) {
+  Calls(1);
+  Calls(1);
+  EXPECT_FALSE(Calls(1));
+  out_ = ToDevice(*ops_, std::vector<float>(kMaxRows));
+  EXPECT_TRUE(Calls(1));
+  EXPECT_TRUE(Calls(1));
+  EXPECT_FALSE(Calls(1));
+}
+
+TEST_F(CudaReplayTest, TheLeastUsedGivesWay) {
+  for (int round = 0; round < 2; ++round) {
+    for (int sequences = 1; sequences <= 64; ++sequences) Calls(sequences);
+  }
+  EXPECT_FALSE(Calls(1));
+  EXPECT_TRUE(Calls(65));  // takes the place of 2
+  EXPECT_FALSE(Calls(1));
+  EXPECT_FALSE(Calls(3));
+  EXPECT_TRUE(Calls(2));
+}
+
+// The CUDA runtime keeps the error of a call for the thread that made it.
+TEST_F(CudaReplayTest, WhatCannotBeRecordedIsAnErrorThatStays) {
+  std::thread([&] {
+    ops_->BeginStep({});
+    const uint8_t pool = 0;
+    ops_->Replay(&pool, [] {});
+    ops_->Replay(&pool,
+                 [&] { EXPECT_FALSE(DeviceArray<float>::Create(ops_->device(), 1000).ok()); });
+    EXPECT_THAT(ops_->device().Wait().message(), HasSubstr("recording of a step"));
+  }).join();
+  EXPECT_THAT(ops_->device().Wait().message(), HasSubstr("recording of a step"));
 }
 
 }  // namespace

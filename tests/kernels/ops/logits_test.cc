@@ -1,4 +1,4 @@
-// What ends a step: rows brought together, and what is read off their logits.
+// What ends a step: rows brought together, and log probabilities of tokens that are known.
 
 #include <cmath>
 #include <vector>
@@ -34,30 +34,6 @@ TEST_F(LogitsTest, GatherBringsRowsTogether) {
   }
 }
 
-TEST_F(LogitsTest, EveryRowIsSampledAsTheReferenceDoes) {
-  const auto reference = CreateReferenceOps();
-  const auto ops = NewOps(3);
-  const std::vector<float> logits = GaussianValues(kRows * kVocab, 2, 3.0f);
-  std::vector<SampleRow> rows;
-  for (int64_t r = 0; r < kRows; ++r) {
-    rows.push_back({.temperature = r % 2 == 0 ? 0.0f : 1.0f, .position = r, .num_logprobs = 2});
-  }
-  std::vector<SampleResult> want(kRows), got(kRows);
-  const DeviceArray<float> device_logits = ToDevice(*ops, logits);
-  reference->Sample(
-      {.logits = logits.data(), .vocab = kVocab, .rows = rows, .results = absl::MakeSpan(want)});
-  ops->BeginStep({});
-  ops->Sample({.logits = device_logits.data(),
-               .vocab = kVocab,
-               .rows = rows,
-               .results = absl::MakeSpan(got)});
-  for (int64_t r = 0; r < kRows; ++r) {
-    EXPECT_EQ(got[r].token_id, want[r].token_id) << r;
-    EXPECT_NEAR(got[r].logprob, want[r].logprob, 1e-5) << r;
-    EXPECT_EQ(got[r].top.size(), 2u) << r;
-  }
-}
-
 TEST_F(LogitsTest, LogProbabilitiesAreThoseOfTheReference) {
   const auto reference = CreateReferenceOps();
   const auto ops = NewOps(3);
@@ -76,6 +52,22 @@ TEST_F(LogitsTest, LogProbabilitiesAreThoseOfTheReference) {
                        .token_ids = token_ids,
                        .results = absl::MakeSpan(got)});
   for (int64_t r = 0; r < kRows; ++r) EXPECT_NEAR(got[r], want[r], 1e-5) << r;
+}
+
+TEST_F(LogitsTest, ALogProbabilityOfBadLogitsIsNaN) {
+  const auto ops = NewOps();
+  for (const float bad : {NAN, INFINITY}) {
+    const DeviceArray<float> logits = ToDevice<float>(*ops, {1, 0, 1, bad});
+    const std::vector<int32_t> token_ids = {0, 0};
+    std::vector<float> got(2);
+    ops->BeginStep({});
+    ops->LogProbability({.logits = logits.data(),
+                         .vocab = 2,
+                         .token_ids = token_ids,
+                         .results = absl::MakeSpan(got)});
+    EXPECT_NEAR(got[0], -std::log1p(std::exp(-1.0)), 1e-6);
+    EXPECT_TRUE(std::isnan(got[1])) << got[1];
+  }
 }
 
 }  // namespace

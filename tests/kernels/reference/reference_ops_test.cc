@@ -241,6 +241,13 @@ TEST_F(ReferenceOpsTest, SampleServesEveryRow) {
   EXPECT_FALSE(results[2].ok);
 }
 
+TEST_F(ReferenceOpsTest, ReplayCallsTheOpsEveryTime) {
+  int calls = 0;
+  const uint8_t pool = 0;
+  for (int step = 0; step < 3; ++step) ops_->Replay(&pool, [&] { ++calls; });
+  EXPECT_EQ(calls, 3);
+}
+
 TEST_F(ReferenceOpsTest, PrepareAttentionChecksItsSpec) {
   AttentionSpec spec{.num_heads = 3,
                      .num_kv_heads = 2,
