@@ -125,7 +125,8 @@ absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options, 
   ASSIGN_OR_RETURN(const CacheLayout window,
                    CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16),
                                        BlocksOf(options.window_tokens), 1));
-  model.cache_bytes = std::max(model.cache_bytes, window.total_bytes());
+  const int64_t wanted = model.cache_bytes > 0 ? model.cache_bytes : kDefaultCacheBytes;
+  model.cache_bytes = std::max(wanted, window.total_bytes());
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model, windows));
   return WindowsFromModel(*opened.engine, checkpoint.config(), tokenizer, chat_template.get(),
                           windows, options.window_tokens, options.seed,
