@@ -29,11 +29,10 @@ absl::StatusOr<CacheLayout> LargestLayout(const std::vector<CacheLayer>& layers,
   if (limit.bytes >= seats_bytes && num_blocks > 0) {
     return CacheLayout::Create(layers, num_blocks, num_sequences);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(limit.reason, ", the smallest cache takes ", block_bytes + seats_bytes, ": ", block_bytes,
-                   " for one block of ", kBlockTokens, " tokens and ", seats_bytes, " for what ",
-                   num_sequences,
-                   " sequences at once (latentd's --max-sequences) keep beside their blocks"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      limit.reason, ", the smallest cache takes ", block_bytes + seats_bytes, ": ", block_bytes,
+      " for one block of ", kBlockTokens, " tokens and ", seats_bytes, " for what ", num_sequences,
+      " sequences at once (latentd's --max-sequences) keep beside their blocks"));
 }
 
 absl::StatusOr<PoolLimit> LimitOfFraction(double fraction, Device& device) {
@@ -48,8 +47,8 @@ absl::StatusOr<PoolLimit> LimitOfFraction(double fraction, Device& device) {
       .bytes = share - memory->used,
       .reason = absl::StrCat("--cache-fraction is ", fraction, ", which is ", share, " of ",
                              memory->total, " bytes; the weights, the largest step and others use ",
-                             memory->used, " and leave ", std::max<int64_t>(0, share - memory->used),
-                             " for the cache")};
+                             memory->used, " and leave ",
+                             std::max<int64_t>(0, share - memory->used), " for the cache")};
 }
 
 absl::Status RandomizePool(Device& device, const DeviceArray<uint8_t>& pool) {

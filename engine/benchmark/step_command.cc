@@ -131,7 +131,9 @@ void PrintTables(const Options& options, const std::vector<Row>& rows) {
 absl::StatusOr<Row> Measure(const Options& options, const ModelOptions& model, std::string name,
                             const std::function<void(double)>& progress) {
   const int most = *std::max_element(options.batches.begin(), options.batches.end());
-  ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model, most, options.step.chunk));
+  const bool prefills = options.step.prompt > 0 || !options.step.pretend;
+  ASSIGN_OR_RETURN(const OpenedModel opened,
+                   OpenModel(model, most, prefills ? std::max(options.step.chunk, most) : most));
   Row row{.name = std::move(name), .info = opened.engine->info()};
   const bool one = options.batches.size() * options.contexts.size() == 1;
   const auto count = static_cast<double>(options.batches.size() * options.contexts.size());
@@ -143,9 +145,8 @@ absl::StatusOr<Row> Measure(const Options& options, const ModelOptions& model, s
       const auto done = static_cast<double>(row.cells.size());
       if (one || Fits(row.info, cell.options)) {
         ASSIGN_OR_RETURN(cell.result,
-                         BenchmarkSteps(*opened.engine, cell.options, [&](double share) {
-                           progress((done + share) / count);
-                         }));
+                         BenchmarkSteps(*opened.engine, cell.options,
+                                        [&](double share) { progress((done + share) / count); }));
       }
       if (options.json) PrintJson(row, cell);
       row.cells.push_back(std::move(cell));

@@ -62,6 +62,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(*file, **family));
   if (config.name.empty()) config.name = std::filesystem::path(path).stem();
   ASSIGN_OR_RETURN(TokenizerSource tokenizer, ReadGgufTokenizer(*file));
+  tokenizer.path = path;
   absl::StatusOr<BoundWeights> weights =
       BindWeights(**family, config, TensorFormat::kGguf, file->tensors());
   if (!weights.ok()) return Named(path, weights.status());

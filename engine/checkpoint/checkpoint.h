@@ -33,6 +33,7 @@ struct TokenizerSource {
   // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
   std::string chat_template;
   std::optional<GgufVocabulary> gguf;
+  std::string path;  // of the model, for errors
 };
 
 struct DummyOptions {

@@ -16,8 +16,8 @@ class OwnMemoryDevice final : public Device {
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {
     if (used_ + bytes > total_) {
-      return absl::ResourceExhaustedError(absl::StrCat("cannot reserve ", bytes, " bytes, ",
-                                                       total_ - used_, " of ", total_, " are free"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cannot reserve ", bytes, " bytes, ", total_ - used_, " of ", total_, " are free"));
     }
     used_ += bytes;
     return host_->Allocate(bytes);

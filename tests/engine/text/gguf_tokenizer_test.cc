@@ -38,6 +38,13 @@ TEST(GgufTokenizerTest, ADummyTokenizerHasATokenForEachByte) {
   EXPECT_EQ(*(*tokenizer)->Decode({100000}, /*skip_special=*/true), "");
 }
 
+TEST(GgufTokenizerTest, AnErrorNamesTheModel) {
+  EXPECT_EQ(Tokenizer::Create({.path = "models/x"}).status().message(),
+            "models/x: there is no tokenizer.json, so this model has no tokenizer");
+  EXPECT_THAT(Tokenizer::Create({.tokenizer_json = "{", .path = "models/x"}).status().message(),
+              HasSubstr("models/x: "));
+}
+
 TEST(GgufTokenizerTest, WhatIsUnknownIsNamed) {
   GgufVocabulary vocabulary = TinyByteLevel();
   vocabulary.model = "rwkv";
