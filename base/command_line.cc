@@ -13,6 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -139,6 +141,10 @@ void CommandLine::Add(std::string name, std::optional<double>* value, std::strin
                       std::string help, FlagRange range) {
   AddFlag(std::move(name), value, std::move(value_name), std::move(help), range);
 }
+void CommandLine::Add(std::string name, std::vector<int>* value, std::string value_name,
+                      std::string help, FlagRange range) {
+  AddFlag(std::move(name), value, std::move(value_name), std::move(help), range);
+}
 void CommandLine::Add(std::string name, bool* value, std::string help) {
   AddFlag(std::move(name), value, "", std::move(help), {});
 }
@@ -159,6 +165,7 @@ void CommandLine::AddFlag(std::string name, Target target, std::string value_nam
     std::string operator()(const double* v) const { return absl::StrCat(*v); }
     std::string operator()(const std::optional<int64_t>*) const { return ""; }
     std::string operator()(const std::optional<double>*) const { return ""; }
+    std::string operator()(const std::vector<int>* v) const { return absl::StrJoin(*v, ","); }
     std::string operator()(const bool* v) const { return *v ? "true" : ""; }
     std::string operator()(const std::vector<std::string>*) const { return ""; }
     std::string operator()(const Size& v) const {
@@ -207,6 +214,13 @@ absl::Status CommandLine::Assign(Flag& flag, absl::string_view text) {
     }
     absl::Status operator()(std::optional<int64_t>* v) const { return (*this)(&v->emplace()); }
     absl::Status operator()(std::optional<double>* v) const { return (*this)(&v->emplace()); }
+    absl::Status operator()(std::vector<int>* v) const {
+      v->clear();
+      for (const absl::string_view part : absl::StrSplit(text, ',')) {
+        RETURN_IF_ERROR(AssignInt(flag.name, part, flag.range, &v->emplace_back()));
+      }
+      return absl::OkStatus();
+    }
     absl::Status operator()(bool* v) const {
       const std::optional<bool> parsed = ParseBool(text);
       if (!parsed) return BadValue(flag.name, text, "true or false");

@@ -60,6 +60,9 @@ class CommandLine {
            std::string help, FlagRange range = {});
   void Add(std::string name, std::optional<double>* value, std::string value_name, std::string help,
            FlagRange range = {});
+  // Numbers with commas between them: "4096,16384".
+  void Add(std::string name, std::vector<int>* value, std::string value_name, std::string help,
+           FlagRange range = {});
   void Add(std::string name, bool* value, std::string help);
   // May be given many times; each adds one value.
   void Add(std::string name, std::vector<std::string>* value, std::string value_name,
@@ -91,7 +94,8 @@ class CommandLine {
     int64_t* bytes;
   };
   using Target = std::variant<std::string*, int*, int64_t*, double*, std::optional<int64_t>*,
-                              std::optional<double>*, bool*, std::vector<std::string>*, Size>;
+                              std::optional<double>*, std::vector<int>*, bool*,
+                              std::vector<std::string>*, Size>;
   struct Flag {
     std::string name;
     Target target;

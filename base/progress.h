@@ -15,13 +15,15 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  void Show(double share);  // in [0, 1]
+  // `share` in [0, 1]. The first one is where the work begins, be it taken up in its middle.
+  void Show(double share);
 
  private:
   const std::string what_;
   const absl::Time start_;
   const bool terminal_;
-  int shown_ = -1;  // in steps of a percent, or of a tenth
+  double first_ = -1;  // share; -1: none yet
+  int shown_ = -1;     // in steps of a percent, or of a tenth
 };
 
 }  // namespace latentd

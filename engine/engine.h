@@ -23,7 +23,13 @@ struct EngineInfo {
   double k_bytes_per_token = 0;
   double v_bytes_per_token = 0;
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
-  int64_t weight_bytes = 0;
+  int64_t weight_bytes = 0;         // of the model's matrices, in the backend's order
+  int64_t factor_bytes = 0;         // of the latents' factors, as a latents file holds them
+  int64_t pool_bytes = 0;  // of the cache: num_blocks, and what num_sequences keep beside them
+  // Of a device with memory of its own, else 0: its size, and what was in use before the pool was
+  // made (by the weights, the largest step where --cache-fraction had it measured, others).
+  int64_t device_bytes = 0;
+  int64_t device_bytes_used = 0;
   std::string cache_name;  // "full f16", or how the latents were made
   std::string device;      // Ops::name(): "cpu (AVX3_DL)"
 };

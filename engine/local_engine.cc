@@ -1,11 +1,13 @@
 #include "engine/local_engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/cache_pool.h"
 #include "engine/model/decoder.h"
 #include "engine/model/weights.h"
 
@@ -17,17 +19,61 @@ constexpr int kLogitRows = 64;
 
 class LocalEngine final : public Engine {
  public:
-  LocalEngine(const ModelConfig& config, EngineInfo info, CacheLayout layout,
-              std::unique_ptr<Ops> ops, DeviceArray<uint8_t> pool, ModelWeights weights)
+  LocalEngine(const ModelConfig& config, EngineInfo info, std::unique_ptr<Ops> ops,
+              ModelWeights weights)
       : config_(config),
-        info_(std::move(info)),
-        layout_(std::move(layout)),
         ops_(std::move(ops)),
-        pool_(std::move(pool)),
         weights_(std::move(weights)),
+        info_(std::move(info)),
         decoder_(config_, weights_, *ops_) {}
 
   const EngineInfo& info() const override { return info_; }
+
+  absl::Status MakePool(CacheLayout layout, int max_context) {
+    ASSIGN_OR_RETURN(const std::optional<DeviceMemory> memory, ops_->device().Memory());
+    absl::StatusOr<DeviceArray<uint8_t>> pool =
+        DeviceArray<uint8_t>::Create(ops_->device(), layout.total_bytes());
+    if (!pool.ok()) {
+      return absl::Status(pool.status().code(),
+                          absl::StrCat("the cache: ", pool.status().message(),
+                                       "; lower --cache-bytes or --cache-fraction"));
+    }
+    pool_ = *std::move(pool);
+    info_.max_context = max_context;
+    info_.num_blocks = layout.num_blocks();
+    info_.num_sequences = static_cast<int>(layout.num_sequences());
+    info_.pool_bytes = layout.total_bytes();
+    if (memory.has_value()) {
+      info_.device_bytes = memory->total;
+      info_.device_bytes_used = memory->used;
+    }
+    layout_ = std::move(layout);
+    return absl::OkStatus();
+  }
+
+  void DropPool() { pool_ = {}; }
+
+  absl::Status RandomizeCache() { return RandomizePool(ops_->device(), pool_); }
+
+  // Computes the steps that take the most memory: `rows` rows, of one sequence and of as many as
+  // there are, each near the end of a context of that many tokens, whose blocks are all the pool's
+  // first. The device keeps the memory for what follows.
+  absl::Status ComputeLargestSteps(int rows, int context) {
+    for (const int sequences : {1, std::min(rows, info_.num_sequences)}) {
+      const int rows_each = std::min(rows / sequences, context);
+      // The rows lie in as many pages as they can.
+      const int last_page = (context - rows_each / 2) / kBlockTokens * kBlockTokens;
+      const int end = std::max(rows_each, last_page + rows_each / 2);
+      const std::vector<int32_t> tokens(end, 0), blocks((end - 1) / kBlockTokens + 1, 0);
+      Batch batch{.max_blocks = std::ssize(blocks)};
+      for (int s = 0; s < sequences; ++s) {
+        const int row = AppendRows(&batch, tokens, end - rows_each, end, blocks, s);
+        batch.samples.push_back({.row = row, .params = {.temperature = 0}, .position = end});
+      }
+      RETURN_IF_ERROR(Step(batch).status());
+    }
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<StepOutput> Step(const Batch& batch) override {
     StepOutput output;
@@ -49,7 +95,7 @@ class LocalEngine final : public Engine {
  private:
   absl::Status Compute(const Batch& batch, StepOutput* output) {
     RETURN_IF_ERROR(Check(batch));
-    RETURN_IF_ERROR(decoder_.Forward(batch, layout_, pool_.data()));
+    RETURN_IF_ERROR(decoder_.Forward(batch, *layout_, pool_.data()));
     RETURN_IF_ERROR(Sample(batch, output));
     RETURN_IF_ERROR(Score(batch, output));
     return ops_->device().Wait();
@@ -145,30 +191,39 @@ class LocalEngine final : public Engine {
   }
 
   const ModelConfig& config_;
-  const EngineInfo info_;
-  const CacheLayout layout_;
   const std::unique_ptr<Ops> ops_;  // its device outlives the arrays below
-  const DeviceArray<uint8_t> pool_;
   const ModelWeights weights_;
+  EngineInfo info_;
+  std::optional<CacheLayout> layout_;
+  DeviceArray<uint8_t> pool_;
   Decoder decoder_;
   std::vector<float> logits_;  // what Logits() returned last
   absl::Status dead_;          // the error of the step that ended this engine
 };
 
+int64_t FactorBytes(const Latents& latents) {
+  int64_t bytes = 0;
+  for (const LatentLayer& layer : latents.layers) {
+    for (const TensorView* factor : {&layer.k_down, &layer.k_up, &layer.v_down, &layer.v_up}) {
+      bytes += factor->bytes();
+    }
+  }
+  return bytes;
+}
+
+// Of the model and its cache; the pool's size comes with the pool.
 EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const Latents* latents,
-                  Codec full_codec, int max_context, const Ops& ops, const ModelWeights& weights) {
+                  Codec full_codec, const Ops& ops, const ModelWeights& weights) {
   EngineInfo info{.model_name = config.name,
                   .family = config.family,
                   .vocab_size = config.vocab_size,
                   .num_layers = config.num_layers,
-                  .max_context = max_context,
-                  .num_blocks = layout.num_blocks(),
-                  .num_sequences = static_cast<int>(layout.num_sequences()),
                   .sliding_window = config.sliding_window,
                   .bytes_per_token = layout.bytes_per_token(),
                   .bytes_per_sequence = static_cast<double>(layout.bytes_per_sequence()),
                   .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
                   .weight_bytes = weights.bytes,
+                  .factor_bytes = latents != nullptr ? FactorBytes(*latents) : 0,
                   .cache_name = latents != nullptr ? latents->method
                                                    : absl::StrCat("full ", Info(full_codec).name),
                   .device = std::string(ops.name())};
@@ -179,6 +234,20 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
     info.v_bytes_per_token += static_cast<double>(v_bytes) / kBlockTokens;
   }
   return info;
+}
+
+absl::StatusOr<CacheLayout> FirstLayout(const std::vector<CacheLayer>& layers,
+                                        const EngineOptions& options, Device& device) {
+  if (options.num_blocks > 0) {
+    return CacheLayout::Create(layers, options.num_blocks, options.num_sequences);
+  }
+  if (options.cache_fraction > 0) {
+    RETURN_IF_ERROR(LimitOfFraction(options.cache_fraction, device).status());  // before the load
+    return CacheLayout::Create(layers, 1, options.num_sequences);
+  }
+  return LargestLayout(layers, options.num_sequences,
+                       {.bytes = options.cache_bytes,
+                        .reason = absl::StrCat("--cache-bytes is ", options.cache_bytes)});
 }
 
 }  // namespace
@@ -193,41 +262,34 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateLocalEngine(const Checkpoint& chec
         "--max-context is ", options.max_context, ", the model was made for ", config.max_context));
   }
   const int max_context = options.max_context > 0 ? options.max_context : config.max_context;
+  const bool measures = options.num_blocks == 0 && options.cache_fraction > 0;
   const std::vector<CacheLayer> layers = CacheLayersOf(config, latents, options.full_codec);
-  ASSIGN_OR_RETURN(const CacheLayout one_block, CacheLayout::Create(layers, 1, 1));
-  const int64_t block_bytes = one_block.bytes_per_block();
-  const int64_t seats_bytes = one_block.bytes_per_sequence() * options.num_sequences;
-  const int64_t num_blocks =
-      options.num_blocks > 0
-          ? options.num_blocks
-          : std::max<int64_t>(0, options.cache_bytes - seats_bytes) / block_bytes;
-  if (num_blocks < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--cache-bytes is ", options.cache_bytes, ", the smallest cache takes ",
-                     block_bytes + seats_bytes, ": ", block_bytes, " for one block of ",
-                     kBlockTokens, " tokens and ", seats_bytes, " for what ", options.num_sequences,
-                     " sequences at once (latentd's --max-sequences) keep beside their blocks"));
-  }
-  ASSIGN_OR_RETURN(CacheLayout layout,
-                   CacheLayout::Create(layers, num_blocks, options.num_sequences));
-  const int served_context =
-      static_cast<int>(std::min<int64_t>(max_context, num_blocks * kBlockTokens));
+  Device& device = ops->device();
+  ASSIGN_OR_RETURN(const CacheLayout first, FirstLayout(layers, options, device));
+  const auto served = [&](const CacheLayout& layout) {
+    return static_cast<int>(std::min<int64_t>(max_context, layout.num_blocks() * kBlockTokens));
+  };
+  const int first_context = measures ? max_context : served(first);
   ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint,
                                                      {.latents = latents,
                                                       .full_codec = options.full_codec,
                                                       .max_context = max_context,
-                                                      .max_positions = served_context},
+                                                      .max_positions = first_context},
                                                      *ops));
-  absl::StatusOr<DeviceArray<uint8_t>> pool =
-      DeviceArray<uint8_t>::Create(ops->device(), layout.total_bytes());
-  if (!pool.ok()) {
-    return absl::Status(pool.status().code(), absl::StrCat("the cache: ", pool.status().message(),
-                                                           "; lower --cache-bytes"));
+  EngineInfo info = InfoOf(config, first, latents, options.full_codec, *ops, weights);
+  auto engine =
+      std::make_unique<LocalEngine>(config, std::move(info), std::move(ops), std::move(weights));
+  RETURN_IF_ERROR(engine->MakePool(first, first_context));
+  if (measures) {
+    RETURN_IF_ERROR(engine->ComputeLargestSteps(options.max_rows, max_context));
+    engine->DropPool();
+    ASSIGN_OR_RETURN(const PoolLimit limit, LimitOfFraction(options.cache_fraction, device));
+    ASSIGN_OR_RETURN(CacheLayout layout, LargestLayout(layers, options.num_sequences, limit));
+    const int context = served(layout);
+    RETURN_IF_ERROR(engine->MakePool(std::move(layout), context));
   }
-  EngineInfo info =
-      InfoOf(config, layout, latents, options.full_codec, served_context, *ops, weights);
-  return std::make_unique<LocalEngine>(config, std::move(info), std::move(layout), std::move(ops),
-                                       *std::move(pool), std::move(weights));
+  if (options.random_cache) RETURN_IF_ERROR(engine->RandomizeCache());
+  return engine;
 }
 
 }  // namespace latentd

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "engine/local_engine.h"
+#include "engine/model/dummy_latents.h"
 #include "engine/model/plain_latents.h"
 #if LATENTD_CUDA
 #include "kernels/cuda/cuda_ops.h"
@@ -36,41 +37,89 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateGpuOps(int index) {
 #endif
 }
 
+absl::Status ValidateDummyLatents(const ModelOptions& options) {
+  const std::string given = absl::StrCat("--dummy-latents is \"", options.dummy_latents, "\"");
+  if (!options.dummy_weights) {
+    return absl::InvalidArgumentError(absl::StrCat(given, ", which needs --dummy-weights"));
+  }
+  if (options.latents.empty() && options.cache_codec == "16") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(given, ": give no --latents and no --cache-codec beside it"));
+}
+
+// Null for a full cache.
+absl::StatusOr<std::unique_ptr<Latents>> LatentsOf(const ModelOptions& options,
+                                                   const Checkpoint& checkpoint) {
+  if (!options.latents.empty()) return OpenLatents(options.latents, checkpoint);
+  if (!options.dummy_latents.empty()) {
+    return MakeDummyLatents(checkpoint.config(), options.dummy_latents);
+  }
+  int bits = 16;
+  if (!absl::SimpleAtoi(options.cache_codec, &bits) || bits == 16) return nullptr;
+  return MakePlainLatents(checkpoint, bits, ThreadsOf(options));
+}
+
 }  // namespace
 
 void AddModelFlags(CommandLine* flags, ModelOptions* options) {
   flags->Add("model", &options->model, "PATH", "Hugging Face folder or .gguf file");
+  flags->Add("dummy-weights", &options->dummy_weights,
+             "random weights, for measuring: --model is a folder or file with a config.json alone, "
+             "--max-context may exceed its context");
   flags->Add(
       "latents", &options->latents, "FILE",
       "latents file of the model; without it the cache is uncompressed, or see --cache-codec");
   flags->Add("cache-codec", &options->cache_codec, "BITS",
              "without latents: bits of a cached number, 16, 8, 4, 3 or 2");
+  flags->Add("dummy-latents", &options->dummy_latents, "K/V",
+             "with --dummy-weights: random 4-bit latents with these percentages of the dims of K "
+             "and V, 50/50");
   flags->Add("device", &options->device, "NAME", kDeviceHelp);
   flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
              {.min = 0, .max = 1024});
   flags->AddBytes("cache-bytes", &options->cache_bytes,
-                  "memory of the cache: pages, and what each sequence keeps beside them",
+                  absl::StrCat("memory of the cache: pages, and what each sequence keeps beside "
+                               "them; default: ",
+                               FormatBytes(static_cast<double>(kDefaultCacheBytes)),
+                               options->fills_gpu ? ", on a GPU see --cache-fraction" : ""),
                   {.min = 1});
+  flags->Add(
+      "cache-fraction", &options->cache_fraction, "F",
+      absl::StrCat(
+          "on a GPU, in place of --cache-bytes: the share of its memory that "
+          "weights, steps and cache take together",
+          options->fills_gpu ? absl::StrCat("; default on a GPU: ", kDefaultCacheFraction) : ""),
+      {.min = 0.01, .max = 1});
   flags->Add("max-context", &options->max_context, "N",
              "tokens of one sequence; 0: the model's own limit", {.min = 0});
 }
 
 absl::Status ValidateCache(const ModelOptions& options) {
   constexpr std::string_view kCodecs[] = {"16", "8", "4", "3", "2"};
-  if (absl::c_linear_search(kCodecs, options.cache_codec)) {
-    if (options.latents.empty() || options.cache_codec == "16") return absl::OkStatus();
+  if (!absl::c_linear_search(kCodecs, options.cache_codec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cache-codec is \"", options.cache_codec, "\", allowed: 16, 8, 4, 3, 2"));
+  }
+  if (!options.latents.empty() && options.cache_codec != "16") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--cache-codec is ", options.cache_codec, " and --latents is \"", options.latents,
         "\": a latents file has its own codecs, give one of the two"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--cache-codec is \"", options.cache_codec, "\", allowed: 16, 8, 4, 3, 2"));
+  if (!options.dummy_latents.empty()) RETURN_IF_ERROR(ValidateDummyLatents(options));
+  if (!options.cache_fraction.has_value()) return absl::OkStatus();
+  if (options.cache_bytes > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-fraction is ", *options.cache_fraction,
+                                                   " and --cache-bytes is ", options.cache_bytes,
+                                                   ": give one of the two"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options) {
   if (options.model.empty())
     return absl::InvalidArgumentError("--model is missing: a Hugging Face folder or a .gguf file");
-  return Checkpoint::Open(options.model);
+  if (!options.dummy_weights) return Checkpoint::Open(options.model);
+  return Checkpoint::OpenDummy(options.model, {.min_context = options.max_context});
 }
 
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
@@ -85,23 +134,33 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
       "--device is \"", options.device, "\", allowed: cpu, reference, cuda:0, cuda:1 ..."));
 }
 
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const ModelOptions& options,
+                                                     const Checkpoint& checkpoint,
+                                                     const Latents* latents, int num_sequences,
+                                                     int max_rows) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
+  EngineOptions engine{.cache_bytes = options.cache_bytes,
+                       .cache_fraction = options.cache_fraction.value_or(0),
+                       .num_sequences = num_sequences,
+                       .max_rows = max_rows,
+                       .max_context = options.max_context,
+                       .random_cache = options.random_cache};
+  if (options.cache_bytes == 0 && !options.cache_fraction.has_value()) {
+    engine.cache_bytes = kDefaultCacheBytes;
+    ASSIGN_OR_RETURN(const std::optional<DeviceMemory> memory, ops->device().Memory());
+    if (options.fills_gpu && memory.has_value()) engine.cache_fraction = kDefaultCacheFraction;
+  }
+  return CreateLocalEngine(checkpoint, latents, std::move(ops), engine);
+}
+
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences,
+                                      int max_rows) {
   RETURN_IF_ERROR(ValidateCache(options));
   OpenedModel opened;
   ASSIGN_OR_RETURN(opened.checkpoint, OpenCheckpoint(options));
-  int bits = 16;
-  if (!options.latents.empty()) {
-    ASSIGN_OR_RETURN(opened.latents, OpenLatents(options.latents, *opened.checkpoint));
-  } else if (absl::SimpleAtoi(options.cache_codec, &bits) && bits != 16) {
-    ASSIGN_OR_RETURN(opened.latents,
-                     MakePlainLatents(*opened.checkpoint, bits, ThreadsOf(options)));
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options));
-  ASSIGN_OR_RETURN(opened.engine,
-                   CreateLocalEngine(*opened.checkpoint, opened.latents.get(), std::move(ops),
-                                     {.cache_bytes = options.cache_bytes,
-                                      .num_sequences = num_sequences,
-                                      .max_context = options.max_context}));
+  ASSIGN_OR_RETURN(opened.latents, LatentsOf(options, *opened.checkpoint));
+  ASSIGN_OR_RETURN(opened.engine, CreateEngine(options, *opened.checkpoint, opened.latents.get(),
+                                               num_sequences, max_rows));
   return opened;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -15,14 +16,25 @@ namespace latentd {
 
 // The flags that every program which runs a model shares.
 struct ModelOptions {
-  std::string model;                       // --model: Hugging Face folder or .gguf file
-  std::string latents;                     // --latents: empty for a cache without a file
-  std::string cache_codec = "16";          // --cache-codec, without latents: 16, 8, 4, 3 or 2
-  std::string device = "cpu";              // --device: cpu, reference or cuda:N
-  int threads = 0;                         // --threads; 0: one per core
-  int64_t cache_bytes = int64_t{2} << 30;  // --cache-bytes
-  int max_context = 0;                     // --max-context; 0: the model's
+  std::string model;                     // --model: Hugging Face folder or .gguf file
+  std::string latents;                   // --latents: empty for a cache without a file
+  std::string cache_codec = "16";        // --cache-codec, without latents: 16, 8, 4, 3 or 2
+  bool dummy_weights = false;            // --dummy-weights: random ones, whatever `model` holds
+  std::string dummy_latents;             // --dummy-latents: as MakeDummyLatents; empty: none
+  std::string device = "cpu";            // --device: cpu, reference or cuda:N
+  int threads = 0;                       // --threads; 0: one per core
+  int64_t cache_bytes = 0;               // --cache-bytes; 0: not given
+  std::optional<double> cache_fraction;  // --cache-fraction
+  int max_context = 0;                   // --max-context; 0: the model's
+
+  // What the program chooses, not its user.
+  bool fills_gpu = false;     // the default on a GPU is kDefaultCacheFraction
+  bool random_cache = false;  // EngineOptions::random_cache
 };
+
+// Where neither --cache-bytes nor --cache-fraction is given.
+inline constexpr int64_t kDefaultCacheBytes = int64_t{2} << 30;
+inline constexpr double kDefaultCacheFraction = 0.9;
 
 inline constexpr char kDeviceHelp[] =
     "where to compute: cpu, cuda:N (the GPU N, of a build with the preset cuda), reference (slow)";
@@ -37,10 +49,16 @@ struct OpenedModel {
 };
 
 // INVALID_ARGUMENT names the flag to change.
-absl::Status ValidateCache(const ModelOptions& options);  // --cache-codec, before a model is opened
+absl::Status ValidateCache(const ModelOptions& options);  // before a model is opened
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenCheckpoint(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options);
-// `num_sequences` can be at work at once: that many seats beside the blocks.
-absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences);
+// An engine of the model. `num_sequences` can be at work at once: that many seats beside the
+// blocks; a step has `max_rows` rows at most.
+absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const ModelOptions& options,
+                                                     const Checkpoint& checkpoint,
+                                                     const Latents* latents, int num_sequences,
+                                                     int max_rows = 512);
+absl::StatusOr<OpenedModel> OpenModel(const ModelOptions& options, int num_sequences,
+                                      int max_rows = 512);
 
 }  // namespace latentd

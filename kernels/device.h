@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,6 +10,11 @@
 #include "absl/types/span.h"
 
 namespace latentd {
+
+struct DeviceMemory {
+  int64_t total = 0;  // bytes
+  int64_t used = 0;   // by this program and all others
+};
 
 // The memory of a device and its queue of work, which runs in order. Owned by the Ops that computes
 // there, and used from its thread alone.
@@ -25,6 +31,10 @@ class Device {
   virtual void CopyIn(void* to, const void* from, int64_t bytes) = 0;
   virtual void CopyOut(void* to, const void* from, int64_t bytes) = 0;
   virtual void Fill(void* to, uint8_t byte, int64_t bytes) = 0;
+  virtual void Copy(void* to, const void* from, int64_t bytes) = 0;  // both the device's, apart
+
+  // nullopt for the host's memory, which the system gives out as it is touched.
+  virtual absl::StatusOr<std::optional<DeviceMemory>> Memory() = 0;
 
   // Whether ops can read the host's memory as it is.
   virtual bool reads_host_memory() const = 0;

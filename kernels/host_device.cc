@@ -31,6 +31,8 @@ class HostDevice final : public Device {
   void CopyIn(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, bytes); }
   void CopyOut(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, bytes); }
   void Fill(void* to, uint8_t byte, int64_t bytes) override { std::memset(to, byte, bytes); }
+  void Copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, bytes); }
+  absl::StatusOr<std::optional<DeviceMemory>> Memory() override { return std::nullopt; }
   bool reads_host_memory() const override { return true; }
   absl::Status Wait() override { return absl::OkStatus(); }
 

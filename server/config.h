@@ -11,7 +11,7 @@ namespace latentd {
 
 // Everything that latentd can be told, with its defaults.
 struct ServerConfig {
-  ModelOptions model;
+  ModelOptions model{.fills_gpu = true};
   SchedulerConfig scheduler;
   std::string listen = "127.0.0.1:50051";         // gRPC; port 0 takes a free one
   std::string metrics_listen = "127.0.0.1:9464";  // HTTP: /metrics /livez /readyz; "off": none

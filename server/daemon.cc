@@ -37,10 +37,23 @@ int NumTextWorkers() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 
+std::string Size(int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); }
+
+void LogMemory(const EngineInfo& info) {
+  const std::string factors =
+      info.factor_bytes > 0 ? absl::StrCat(", factors ", Size(info.factor_bytes)) : "";
+  spdlog::info("memory: weights {}{}, cache {}", Size(info.weight_bytes), factors,
+               Size(info.pool_bytes));
+  if (info.device_bytes > 0) {
+    spdlog::info("memory: {} of the device's {} were in use beside the cache",
+                 Size(info.device_bytes_used), Size(info.device_bytes));
+  }
+}
+
 void LogCache(const EngineInfo& info) {
   const double tokens = static_cast<double>(info.num_blocks) * kBlockTokens;
   const double seats = info.num_sequences * info.bytes_per_sequence;
-  const double bytes = tokens * info.bytes_per_token + seats;
+  const auto bytes = static_cast<double>(info.pool_bytes);
   spdlog::info(
       "cache: {}, {} per token (uncompressed {}, ratio {:.2f}); {} holds {:.0f} tokens "
       "(uncompressed {:.0f})",
@@ -52,7 +65,7 @@ void LogCache(const EngineInfo& info) {
                  info.num_sequences, FormatBytes(info.bytes_per_sequence));
   }
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (bytes > memory) {
+  if (info.device_bytes == 0 && bytes > memory) {
     spdlog::warn("cache: it may grow to {}, but this machine has {} of memory", FormatBytes(bytes),
                  FormatBytes(memory));
   }
@@ -128,7 +141,8 @@ absl::Status Daemon::Parts::StartPage(const ServerConfig& config) {
 absl::Status Daemon::Parts::Load(const ServerConfig& config) {
   const absl::Time begin = clock_.Now();
   spdlog::info("model: opening {}", config.model.model);
-  ASSIGN_OR_RETURN(model_, OpenModel(config.model, config.scheduler.max_sequences));
+  ASSIGN_OR_RETURN(model_, OpenModel(config.model, config.scheduler.max_sequences,
+                                     config.scheduler.max_batch_tokens));
   const TokenizerSource& source = model_.checkpoint->tokenizer();
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(source));
   absl::StatusOr<std::unique_ptr<ChatTemplate>> chat_template = ChatTemplate::Create(source);
@@ -154,7 +168,18 @@ absl::Status Daemon::Parts::Start(const ServerConfig& config,
   RETURN_IF_ERROR(CheckListen("--listen", config.listen));  // now, not after all of the load
   RETURN_IF_ERROR(Load(config));
   const EngineInfo& info = model_.engine->info();
+  LogMemory(info);
   LogCache(info);
+  const int wanted = config.model.max_context > 0 ? config.model.max_context
+                                                  : model_.checkpoint->config().max_context;
+  if (info.max_context < wanted) {
+    spdlog::warn(
+        "context: {} tokens in place of {}, for the cache holds no more; raise {}, or lower "
+        "--max-sequences, each of which keeps {} beside its blocks",
+        info.max_context, wanted,
+        info.device_bytes > 0 ? "--cache-bytes or --cache-fraction" : "--cache-bytes",
+        FormatBytes(info.bytes_per_sequence));
+  }
 
   ASSIGN_OR_RETURN(const WarmUpTimes times, WarmUp(model_.engine.get(), &clock_));
   spdlog::info("warm-up: first token after {:.0f} ms, {:.0f} ms in all",

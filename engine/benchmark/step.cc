@@ -62,22 +62,32 @@ class Sequences {
   std::vector<std::vector<int32_t>> blocks_;
 };
 
+int64_t LongestOf(const StepBenchOptions& options) {
+  return std::max(int64_t{options.prompt}, int64_t{options.context} + options.steps);
+}
+
+int64_t BlocksOf(const StepBenchOptions& options) {
+  return int64_t{options.batch} * ((LongestOf(options) + kBlockTokens - 1) / kBlockTokens);
+}
+
 }  // namespace
+
+bool Fits(const EngineInfo& info, const StepBenchOptions& options) {
+  return BlocksOf(options) <= info.num_blocks;
+}
 
 absl::StatusOr<StepBenchResult> BenchmarkSteps(Engine& engine, const StepBenchOptions& options,
                                                const std::function<void(double)>& progress) {
-  const int64_t wanted =
-      std::max(int64_t{options.prompt}, int64_t{options.context} + options.steps);
+  const int64_t wanted = LongestOf(options);
   if (wanted > engine.info().max_context) {
     return absl::InvalidArgumentError(
         absl::StrCat(wanted == options.prompt ? "--prompt is " : "--context and --steps make ",
                      wanted, " tokens, the context is ", engine.info().max_context));
   }
   const int length = static_cast<int>(wanted);
-  const int64_t blocks = int64_t{options.batch} * ((length + kBlockTokens - 1) / kBlockTokens);
-  if (blocks > engine.info().num_blocks) {
+  if (!Fits(engine.info(), options)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--batch ", options.batch, " of ", length, " tokens needs ", blocks,
+        absl::StrCat("--batch ", options.batch, " of ", length, " tokens needs ", BlocksOf(options),
                      " cache blocks, --cache-bytes has ", engine.info().num_blocks));
   }
   Sequences sequences(engine, options.batch, length);
@@ -88,7 +98,9 @@ absl::StatusOr<StepBenchResult> BenchmarkSteps(Engine& engine, const StepBenchOp
     if (r > 0) prefills.push_back(options.prompt * options.batch / seconds);
   }
   progress(0.3);
-  RETURN_IF_ERROR(sequences.Prefill(options.context, options.chunk).status());
+  if (!options.pretend) {
+    RETURN_IF_ERROR(sequences.Prefill(options.context, options.chunk).status());
+  }
   for (int r = 0; r <= options.repeats && options.steps > 0; ++r) {
     double total = 0;
     for (int i = 0; i < options.steps; ++i) {

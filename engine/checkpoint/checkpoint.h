@@ -33,6 +33,12 @@ struct TokenizerSource {
   // chat_template.jinja, or from tokenizer_config.json / GGUF; empty: none
   std::string chat_template;
   std::optional<GgufVocabulary> gguf;
+  std::string path;  // of the model, for errors
+};
+
+struct DummyOptions {
+  uint64_t seed = 1;
+  int min_context = 0;  // random weights know no limit: max_context is raised to this
 };
 
 // An opened model: its config, and its tensors under canonical names whatever the file format and
@@ -57,6 +63,11 @@ class Checkpoint {
 
   // `path` is a Hugging Face folder or a .gguf file. The tensors stay memory-mapped.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+
+  // A model of random weights (DummyWeights): `path` is a Hugging Face folder, of which all but the
+  // tensors is read, or a config.json by any name. Without a tokenizer it gets a DummyTokenizer.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummy(const std::string& path,
+                                                               const DummyOptions& options);
 
   virtual const ModelConfig& config() const = 0;
   virtual const TokenizerSource& tokenizer() const = 0;

@@ -119,7 +119,7 @@ absl::StatusOr<HfTensors> OpenHfTensors(const std::string& folder) {
 }
 
 absl::StatusOr<TokenizerSource> ReadHfTokenizer(const std::string& folder) {
-  TokenizerSource source;
+  TokenizerSource source{.path = folder};
   ASSIGN_OR_RETURN(source.tokenizer_json,
                    ReadFolderFile(folder, "tokenizer.json", kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(source.tokenizer_config_json,

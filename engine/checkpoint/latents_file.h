@@ -14,7 +14,7 @@ namespace latentd {
 // latent is h = down x - mean, what attention sees is up h + offset (+ the projection's bias).
 struct LatentLayer {
   CacheLayer cache;
-  TensorView k_down;  // [latent_heads * k.dims(), hidden], F16 or F32
+  TensorView k_down;  // [latent_heads * k.dims(), hidden]; in a file F16 or F32
   TensorView k_up;    // [latent_heads * s * head_dim, k.dims()]: rows of latent head 0, then 1, ...
   TensorView v_down;  // [latent_heads * v.dims(), hidden]
   TensorView v_up;    // [latent_heads * s * head_dim, v.dims()]

@@ -33,12 +33,6 @@ RowRange RangeOf(const WeightRule& rule, const ModelConfig& config) {
   return {0, rows, rows};
 }
 
-std::string WithLayer(std::string_view name, int layer) {
-  const size_t at = name.find(".N.");
-  if (at == std::string_view::npos) return std::string(name);
-  return Message(name.substr(0, at + 1), layer, name.substr(at + 2));
-}
-
 class Binder {
  public:
   Binder(const Family& family, const ModelConfig& config, TensorFormat format,
@@ -131,7 +125,11 @@ class Binder {
     return absl::OkStatus();
   }
 
-  std::byte* Own(int64_t bytes) { return bound_.owned.emplace_back(new std::byte[bytes]).get(); }
+  std::byte* Own(int64_t bytes) {
+    const std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+    bound_.owned.push_back(memory);
+    return memory.get();
+  }
 
   // [cols, total] -> rows of the range, each with `cols` values of `size` bytes.
   const std::byte* Transpose(const std::byte* in, int64_t size, const RowRange& range,

@@ -19,7 +19,7 @@ enum class TensorFormat : uint8_t { kHuggingFace, kGguf };
 // where the bytes had to be put into another order.
 struct BoundWeights {
   std::map<std::string, TensorView, std::less<>> views;
-  std::vector<std::unique_ptr<std::byte[]>> owned;
+  std::vector<std::shared_ptr<const void>> owned;
 };
 
 // Finds every weight of the family's table among the tensors of a file, checks type and shape

@@ -64,7 +64,12 @@ absl::StatusOr<CalibrationWindows> WindowsFromFiles(const std::vector<std::strin
     ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(paths[f]));
     const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                                 file->bytes().size());
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, false, false));
+    const absl::StatusOr<std::vector<int32_t>> encoded = tokenizer.Encode(text, false, false);
+    if (!encoded.ok()) {
+      return absl::Status(encoded.status().code(), absl::StrCat("--calibration ", paths[f], ": ",
+                                                                encoded.status().message()));
+    }
+    const std::vector<int32_t>& ids = *encoded;
     const int64_t length = static_cast<int64_t>(ids.size());
     if (length < int64_t{share} * tokens) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -37,6 +37,17 @@ Progress Stage(const CompressProgress& progress, std::string_view what) {
   return [&progress, what](double share) { return progress(what, share); };
 }
 
+// The same of measuring: the first share says whether an earlier run has done some of it.
+Progress MeasuringStage(const CompressProgress& progress, const std::string& path, bool* resumed) {
+  return [&progress, path, resumed, begun = false](double share) mutable {
+    if (!begun) *resumed = share > 0;
+    begun = true;
+    return progress(*resumed ? absl::StrCat("measuring every layer, going on from ", path)
+                             : "measuring every layer",
+                    share);
+  };
+}
+
 // What both methods have, and each does its own way.
 int SinksOf(const CompressOptions& options) {
   return std::visit([](const auto& method) { return method.sinks; }, options.method);
@@ -125,7 +136,8 @@ absl::StatusOr<CalibrationWindows> WriteOwnText(const CompressOptions& options, 
   ASSIGN_OR_RETURN(const CacheLayout window,
                    CacheLayout::Create(CacheLayersOf(checkpoint.config(), nullptr, Codec::kF16),
                                        BlocksOf(options.window_tokens), 1));
-  model.cache_bytes = std::max(model.cache_bytes, window.total_bytes());
+  const int64_t wanted = model.cache_bytes > 0 ? model.cache_bytes : kDefaultCacheBytes;
+  model.cache_bytes = std::max(wanted, window.total_bytes());
   ASSIGN_OR_RETURN(const OpenedModel opened, OpenModel(model, windows));
   return WindowsFromModel(*opened.engine, checkpoint.config(), tokenizer, chat_template.get(),
                           windows, options.window_tokens, options.seed,
@@ -219,6 +231,7 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                              const CompressOptions& options,
                                              const CompressProgress& progress) {
   const ModelConfig& config = checkpoint.config();
+  bool resumed = false;
   ASSIGN_OR_RETURN(const std::vector<LayerStatistics> statistics,
                    MeasureStatistics(checkpoint, text.windows,
                                      {.sinks = SinksOf(options),
@@ -226,7 +239,7 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                       .seed = options.seed,
                                       .threads = options.model.threads,
                                       .resume_path = WorkPath(options)},
-                                     Stage(progress, "measuring every layer")));
+                                     MeasuringStage(progress, WorkPath(options), &resumed)));
   ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
                    Factorise(options, checkpoint, statistics, Stage(progress, "factorising")));
 
@@ -238,7 +251,8 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                                  : absl::StrJoin(options.calibration, " "),
       .windows = options.windows,
       .window_tokens = options.window_tokens,
-      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token())};
+      .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
+      .resumed = resumed};
   AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
   Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
   for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));

@@ -41,6 +41,8 @@ absl::StatusOr<double> RatioOf(const std::string& preset) {
 
 CompressFlags::CompressFlags(CommandLine* flags) : flags_(flags) {
   flags->Add("model", &options_.model.model, "PATH", "Hugging Face folder or .gguf file");
+  flags->Add("dummy-weights", &options_.model.dummy_weights,
+             "random weights, for measuring: --model is a folder or file with a config.json alone");
   flags->Add("out", &options_.out, "FILE",
              "latents file to write or replace; its reports lie beside it");
   flags->Add("preset", &preset_, "NAME",

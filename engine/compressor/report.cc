@@ -71,7 +71,8 @@ std::string JsonText(const CompressionReport& report) {
                  {"top1", report.measured.top1},
                  {"perplexity", report.measured.perplexity},
                  {"reference_perplexity", report.measured.reference_perplexity}}},
-               {"seconds", report.seconds}};
+               {"seconds", report.seconds},
+               {"resumed", report.resumed}};
   if (report.predicted_kl.has_value()) json["predicted_kl"] = *report.predicted_kl;
   for (const Layer& layer : report.layers) {
     json["layers"].push_back({{"k", ToJson(layer.k)}, {"v", ToJson(layer.v)}});
@@ -97,13 +98,14 @@ std::string PlaneCells(const Plane& plane, bool is_predicted) {
 std::string TotalsText(const CompressionReport& report) {
   const DivergenceResult& measured = report.measured;
   std::string text = absl::StrFormat(
-      "# Latents of %s\n\n%s; calibrated on %s, %s tokens, in %.0f s.\n\n"
+      "# Latents of %s\n\n%s; calibrated on %s, %s tokens, in %.0f s%s.\n\n"
       "%.1f bytes per token, all scales counted; the uncompressed 16-bit cache takes %.0f: a ratio "
       "of %.2f. A sequence keeps %s more while it is at work (exact first tokens, the page "
       "that is being filled).\n\n"
       "| tokens of a sequence | cache | uncompressed | ratio |\n|---|---|---|---|\n",
       report.model, report.method, report.calibration,
-      WindowsOf(report.windows, report.window_tokens), report.seconds, report.bytes_per_token,
+      WindowsOf(report.windows, report.window_tokens), report.seconds,
+      report.resumed ? " after what an earlier run had measured" : "", report.bytes_per_token,
       report.full_bytes_per_token, report.ratio(), FormatBytes(report.bytes_per_sequence));
   for (const int64_t length : kLengths) {
     const double full = report.full_bytes_per_token * static_cast<double>(length);

@@ -42,6 +42,7 @@ struct CompressionReport {
   std::optional<double> predicted_kl;
   DivergenceResult measured;  // through the paged cache, on windows that the statistics did not see
   double seconds = 0;
+  bool resumed = false;  // an earlier run measured a part, in time of its own
 
   double ratio() const { return full_bytes_per_token / bytes_per_token; }
   // Of a sequence of so many tokens, what it keeps once counted.

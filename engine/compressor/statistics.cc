@@ -187,6 +187,7 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint&
     ended = !status.ok();
     return status;
   };
+  RETURN_IF_ERROR(tell(static_cast<double>(sums.windows) / count));  // where it begins
   while (sums.windows < count) {
     const int64_t window = sums.windows;
     // The last call of a window is made below, when its sums are whole.

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "engine/local_engine.h"
 
 namespace latentd {
 namespace {
@@ -78,11 +77,8 @@ absl::StatusOr<OpenedModel> OpenForEvaluation(const EvaluationModel& options, in
   auto half = std::make_unique<HalfCheckpoint>(std::move(opened.checkpoint));
   HalfCheckpoint& weights = *half;
   opened.checkpoint = std::move(half);
-  ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, CreateOps(options.model));
-  ASSIGN_OR_RETURN(opened.engine, CreateLocalEngine(weights, opened.latents.get(), std::move(ops),
-                                                    {.cache_bytes = options.model.cache_bytes,
-                                                     .num_sequences = num_sequences,
-                                                     .max_context = options.model.max_context}));
+  ASSIGN_OR_RETURN(opened.engine,
+                   CreateEngine(options.model, weights, opened.latents.get(), num_sequences));
   weights.KeepEmbeddingsAlone();
   return opened;
 }

@@ -10,6 +10,7 @@ EvaluationModel ModelOf(const std::string& reference, const EvaluationModel& mod
   EvaluationModel options = model;
   options.model.latents.clear();
   options.model.cache_codec = "16";
+  options.model.dummy_latents.clear();
   if (absl::EndsWith(reference, ".latents")) {
     options.model.latents = reference;
   } else if (reference != "full") {
@@ -24,7 +25,7 @@ absl::Status CheckReference(const std::string& reference, const EvaluationModel&
   const ModelOptions& measured = model.model;
   const ModelOptions other = ModelOf(reference, model).model;
   if (other.model != measured.model || other.latents != measured.latents ||
-      other.cache_codec != measured.cache_codec) {
+      other.cache_codec != measured.cache_codec || other.dummy_latents != measured.dummy_latents) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

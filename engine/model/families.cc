@@ -194,6 +194,12 @@ absl::StatusOr<const Family*> FindGgufFamily(std::string_view architecture) {
   return FindArchitecture(architecture, &Family::gguf_architecture);
 }
 
+std::string WithLayer(std::string_view name, int layer) {
+  const size_t at = name.find(".N.");
+  if (at == std::string_view::npos) return std::string(name);
+  return Message(name.substr(0, at + 1), layer, name.substr(at + 2));
+}
+
 int64_t ExtentOf(Extent extent, const ModelConfig& config) {
   using enum Extent;
   switch (extent) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -100,6 +101,9 @@ const Family* FindFamily(std::string_view name);
 // UNIMPLEMENTED naming the architecture and the supported ones.
 absl::StatusOr<const Family*> FindHfFamily(std::string_view architecture);
 absl::StatusOr<const Family*> FindGgufFamily(std::string_view architecture);
+
+// `name` with the layer in place of its "N", if it has one.
+std::string WithLayer(std::string_view name, int layer);
 
 // The number that `extent` stands for.
 int64_t ExtentOf(Extent extent, const ModelConfig& config);

@@ -51,7 +51,6 @@ class Loader {
     LinearWeights linear;
     ASSIGN_OR_RETURN(linear.weight, ops_.PrepareWeight(view));
     ASSIGN_OR_RETURN(linear.bias, OnDevice(bias));
-    bytes_ += linear.weight->bytes();
     return linear;
   }
 
@@ -72,7 +71,14 @@ class Loader {
 
   absl::StatusOr<LinearWeights> Linear(const std::string& name) {
     ASSIGN_OR_RETURN(const TensorView view, Require(absl::StrCat(name, ".weight")));
-    return Prepare(view, OptionalVector(absl::StrCat(name, ".bias")));
+    return Model(view, OptionalVector(absl::StrCat(name, ".bias")));
+  }
+
+  // A matrix of the model, not of its latents: bytes() counts it.
+  absl::StatusOr<LinearWeights> Model(const TensorView& view, const std::vector<float>& bias) {
+    ASSIGN_OR_RETURN(LinearWeights linear, Prepare(view, bias));
+    bytes_ += linear.weight->bytes();
+    return linear;
   }
 
   int64_t bytes() const { return bytes_; }
@@ -255,7 +261,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Wei
   ASSIGN_OR_RETURN(model.final_norm, loader.Norm("final_norm"));
   ASSIGN_OR_RETURN(const TensorView head,
                    loader.Require(config.tied_embeddings ? "token_embedding" : "lm_head"));
-  ASSIGN_OR_RETURN(model.lm_head, loader.Prepare(head, {}));
+  ASSIGN_OR_RETURN(model.lm_head, loader.Model(head, {}));
   model.bytes = loader.bytes();
   return model;
 }

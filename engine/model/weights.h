@@ -51,7 +51,7 @@ struct ModelWeights {
   NormWeights final_norm;
   LinearWeights lm_head;
   std::unique_ptr<RopeTable> rope;  // null where positions are not rotations
-  int64_t bytes = 0;                // memory of the prepared matrices and copied tables
+  int64_t bytes = 0;                // of the model's prepared matrices and copied tables
 };
 
 // What the cache of each layer holds: the latents file's planes, or a full cache in `full_codec`.

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/text/gguf_tokenizer.h"
 #include "engine/text/incremental_decoder.h"
@@ -58,20 +59,29 @@ class RustTokenizer final : public Tokenizer {
   LatentdTokenizer* const handle_;  // owned
 };
 
+// The status with the model's path in front.
+absl::Status Named(const TokenizerSource& source, const absl::Status& status) {
+  if (source.path.empty()) return status;
+  return absl::Status(status.code(), absl::StrCat(source.path, ": ", status.message()));
+}
+
+absl::StatusOr<std::string> JsonOf(const TokenizerSource& source) {
+  if (!source.tokenizer_json.empty()) return source.tokenizer_json;
+  if (source.gguf) return TokenizerJsonOf(*source.gguf);
+  return absl::InvalidArgumentError("there is no tokenizer.json, so this model has no tokenizer");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSource& source) {
-  std::string json = source.tokenizer_json;
-  if (json.empty()) {
-    if (!source.gguf)
-      return absl::InvalidArgumentError(
-          "the model has no tokenizer: there is no tokenizer.json in its folder");
-    ASSIGN_OR_RETURN(json, TokenizerJsonOf(*source.gguf));
-  }
+  const absl::StatusOr<std::string> json = JsonOf(source);
+  if (!json.ok()) return Named(source, json.status());
   LatentdTokenizer* handle = nullptr;
   std::string message;
-  const int32_t code = latentd_tokenizer_create(RustBytes(json), &handle, RustSink(&message));
-  RETURN_IF_ERROR(RustStatus(code, message));
+  const int32_t code = latentd_tokenizer_create(RustBytes(*json), &handle, RustSink(&message));
+  if (const absl::Status status = RustStatus(code, message); !status.ok()) {
+    return Named(source, status);
+  }
   return std::make_unique<RustTokenizer>(handle);
 }
 

@@ -86,6 +86,19 @@ void CudaDevice::Fill(void* to, uint8_t byte, int64_t bytes) {
   Check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_), "fill");
 }
 
+void CudaDevice::Copy(void* to, const void* from, int64_t bytes) {
+  Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_),
+        "copy on the device");
+}
+
+absl::StatusOr<std::optional<DeviceMemory>> CudaDevice::Memory() {
+  MakeCurrent();
+  size_t free = 0, total = 0;
+  RETURN_IF_ERROR(StatusOf(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+  return DeviceMemory{.total = static_cast<int64_t>(total),
+                      .used = static_cast<int64_t>(total - free)};
+}
+
 absl::Status CudaDevice::Wait() {
   Check(cudaStreamSynchronize(stream_), "the step");
   return error_;

@@ -23,6 +23,8 @@ class CudaDevice final : public Device {
   void CopyIn(void* to, const void* from, int64_t bytes) override;
   void CopyOut(void* to, const void* from, int64_t bytes) override;
   void Fill(void* to, uint8_t byte, int64_t bytes) override;
+  void Copy(void* to, const void* from, int64_t bytes) override;
+  absl::StatusOr<std::optional<DeviceMemory>> Memory() override;
   bool reads_host_memory() const override { return false; }
   absl::Status Wait() override;
 

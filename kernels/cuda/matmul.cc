@@ -42,6 +42,10 @@ absl::StatusOr<std::unique_ptr<CudaWeight>> CudaWeight::Create(CudaDevice& devic
                                                  kAlignment));
   }
   ASSIGN_OR_RETURN(auto values, DeviceArray<uint16_t>::Create(device, view.rows * view.cols));
+  if (view.dtype == DType::kBF16) {
+    device.CopyIn(values.data(), view.data, view.bytes());
+    return std::unique_ptr<CudaWeight>(new CudaWeight(view, std::move(values)));
+  }
   // In pieces, so that the host holds little of it.
   constexpr int64_t kPiece = int64_t{1} << 24;
   const int64_t rows_at_once = std::max<int64_t>(1, kPiece / view.cols);

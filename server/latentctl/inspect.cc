@@ -67,9 +67,8 @@ std::string PerToken(double bytes) { return absl::StrFormat("%.1f bytes", bytes)
 
 void PrintCache(const v1::GetModelResponse& model) {
   const v1::CacheInfo& cache = model.cache();
-  const double tokens = static_cast<double>(cache.num_blocks()) * cache.block_tokens();
-  const double bytes =
-      tokens * cache.bytes_per_token() + model.max_sequences() * cache.bytes_per_sequence();
+  const double bytes = static_cast<double>(cache.tokens()) * cache.bytes_per_token() +
+                       model.max_sequences() * cache.bytes_per_sequence();
   Row("cache", cache.name());
   Row("  bytes per token",
       absl::StrFormat("%s (K %s, V %s)", PerToken(cache.bytes_per_token()),
@@ -78,8 +77,11 @@ void PrintCache(const v1::GetModelResponse& model) {
   Row("  uncompressed",
       absl::StrFormat("%s, %.2f times as much", PerToken(cache.full_bytes_per_token()),
                       cache.compression_ratio()));
-  Row("  holds", absl::StrFormat("%.0f tokens in %s; uncompressed, %.0f tokens", tokens,
+  Row("  holds", absl::StrFormat("%d tokens in %s; uncompressed, %.0f tokens", cache.tokens(),
                                  FormatBytes(bytes), bytes / cache.full_bytes_per_token()));
+  if (cache.factor_bytes() > 0) {
+    Row("  and its factors", FormatBytes(static_cast<double>(cache.factor_bytes())));
+  }
 }
 
 struct LookFlags {
@@ -137,11 +139,13 @@ absl::Status StatsCommand(Arguments args) {
                             .positional = ""});
   Client client(look.target);
   ASSIGN_OR_RETURN(const v1::GetStatsResponse stats, client.GetStats());
+  ASSIGN_OR_RETURN(const v1::GetModelResponse model, client.GetModel());
   if (look.json) {
-    std::fputs(JsonLine(ToJson(stats)).c_str(), stdout);
+    nlohmann::ordered_json json = ToJson(stats);
+    json["cache"] = ToJson(model.cache());
+    std::fputs(JsonLine(json).c_str(), stdout);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const v1::GetModelResponse model, client.GetModel());
   Row("state", absl::StrFormat("%s, up %.0f s",
                                stats.draining() ? "draining"
                                : stats.ready()  ? "ready"

@@ -43,6 +43,18 @@ CommandLine MakeFlags(Options* o, std::string positional = "") {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
+TEST(CommandLineTest, ReadsNumbersBetweenCommas) {
+  std::vector<int> sizes = {1, 2};
+  CommandLine flags({.program = "tool", .summary = "A tool."});
+  flags.Add("sizes", &sizes, "N,...", "how many", {.min = 1});
+  EXPECT_THAT(flags.Help(), HasSubstr("--sizes N,... "));
+  EXPECT_THAT(flags.Help(), HasSubstr("(default 1,2)"));
+  ASSERT_TRUE(flags.Parse({"--sizes=4096,16384,7"}).ok());
+  EXPECT_THAT(sizes, ElementsAre(4096, 16384, 7));
+  EXPECT_THAT(Message(flags.Parse({"--sizes=3,0"})), HasSubstr("--sizes is 0"));
+  EXPECT_THAT(Message(flags.Parse({"--sizes=3,,4"})), HasSubstr("--sizes is \"\""));
+}
+
 TEST(CommandLineTest, ReadsEveryKindOfValueInBothSpellings) {
   Options o;
   CommandLine flags = MakeFlags(&o, "FILE...");

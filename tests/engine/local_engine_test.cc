@@ -100,6 +100,27 @@ TEST_F(LocalEngineTest, CacheBytesPayForSeatsFirst) {
   EXPECT_THAT(status.message(), HasSubstr("10 sequences at once"));
 }
 
+TEST_F(LocalEngineTest, ACacheFractionIsOfADevicesOwnMemory) {
+  std::unique_ptr<Ops> ops = NewOps();
+  const auto memory = ops->device().Memory();
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  if (!memory->has_value()) {
+    EXPECT_THAT(Create({.cache_fraction = 0.5}).status().message(), HasSubstr("use --cache-bytes"));
+    return;
+  }
+  ops.reset();
+  const auto used = static_cast<double>((*memory)->used),
+             total = static_cast<double>((*memory)->total);
+  const double fraction = used / total + 0.02;
+  const auto engine = Create({.cache_fraction = fraction, .num_sequences = 4});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const EngineInfo& info = (*engine)->info();
+  EXPECT_EQ(info.device_bytes, (*memory)->total);
+  const auto share = static_cast<double>(info.device_bytes_used + info.pool_bytes) / total;
+  EXPECT_NEAR(share, fraction, 1e-5);
+  EXPECT_GT(info.pool_bytes, 0.001 * total);
+}
+
 TEST_F(LocalEngineTest, FillsTheCacheBytesWithBlocks) {
   const auto engine = Create({.cache_bytes = static_cast<int64_t>(kFullBytes * 64 * 4.9)});
   ASSERT_TRUE(engine.ok());

@@ -1,5 +1,7 @@
 #include "engine/open_model.h"
 
+#include <filesystem>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/tiny_model.h"
@@ -7,7 +9,11 @@
 namespace latentd {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::Le;
 
 TEST(OpenModel, TheEngineHasTheContextAndBlocksThatWereAskedFor) {
   const auto opened = OpenModel(
@@ -35,6 +41,48 @@ TEST(OpenModel, ACodecMakesAPlainQuantisedCache) {
   }
 }
 
+// Random weights of every family with every kind of cache give numbers.
+TEST(OpenModel, DummyWeightsCompute) {
+  for (const char* family : {"llama", "qwen2", "qwen3", "gpt2", "bloom"}) {
+    const std::string model = WriteTinyModel({.family = family, .layers = 8, .hidden = 64});
+    std::filesystem::remove(model + "/model.safetensors");
+    const ModelOptions options{
+        .model = model, .dummy_weights = true, .threads = 1, .cache_bytes = 1 << 20};
+    ModelOptions coded = options, latents = options;
+    coded.cache_codec = "4";
+    latents.dummy_latents = "50/75";
+    for (const ModelOptions& each : {options, coded, latents}) {
+      const auto opened = OpenModel(each, 1);
+      ASSERT_TRUE(opened.ok()) << family << ": " << opened.status();
+      Batch batch{.max_blocks = 2};
+      std::vector<int32_t> tokens(100);
+      for (int i = 0; i < 100; ++i) tokens[i] = i;
+      const int row = AppendRows(&batch, tokens, 0, 100, {0, 1}, 0);
+      ASSERT_TRUE(opened->engine->Step(batch).ok());
+      const auto logits = opened->engine->Logits({row});
+      ASSERT_TRUE(logits.ok()) << logits.status();
+      EXPECT_THAT(*logits, Each(AllOf(Ge(-100.0f), Le(100.0f)))) << family;
+      EXPECT_NE((*logits)[0], (*logits)[1]) << family;
+    }
+  }
+}
+
+TEST(OpenModel, DummyLatentsSayWhatTheyTake) {
+  const auto opened = OpenModel({.model = WriteTinyModel({.heads = 8, .kv_heads = 4}),
+                                 .dummy_weights = true,
+                                 .dummy_latents = "50/50",
+                                 .threads = 1},
+                                2);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const EngineInfo& info = opened->engine->info();
+  // 2 layers x K and V x (32 dims of 4 bits and a scale); 32 of the 64 dims of four heads.
+  EXPECT_EQ(info.bytes_per_token, 2 * 2 * (32 / 2 + 2));
+  // 2 layers x K and V x (down of 32 x 32, up of 64 x 32) x 2 bytes.
+  EXPECT_EQ(info.factor_bytes, 2 * 2 * (32 * 32 + 64 * 32) * 2);
+  EXPECT_LE(info.pool_bytes, kDefaultCacheBytes);
+  EXPECT_GT(info.pool_bytes, kDefaultCacheBytes - 64 * 100);
+}
+
 TEST(OpenModel, AnErrorNamesTheFlagToChange) {
   const auto error = [](const ModelOptions& options) {
     return std::string(OpenModel(options, 1).status().message());
@@ -52,6 +100,14 @@ TEST(OpenModel, AnErrorNamesTheFlagToChange) {
   EXPECT_THAT(error({.model = model, .device = "cuda"}),
               HasSubstr("allowed: cpu, reference, cuda:0"));
   EXPECT_THAT(error({.model = model, .device = "cuda:999"}), HasSubstr("cuda:999"));
+  EXPECT_THAT(error({.model = model, .dummy_latents = "50/50"}),
+              HasSubstr("--dummy-latents is \"50/50\", which needs --dummy-weights"));
+  EXPECT_THAT(
+      error({.model = model, .cache_codec = "4", .dummy_weights = true, .dummy_latents = "50/50"}),
+      HasSubstr("give no --latents and no --cache-codec beside it"));
+  EXPECT_THAT(error({.model = model, .cache_bytes = 5, .cache_fraction = 0.5}),
+              HasSubstr("--cache-fraction is 0.5 and --cache-bytes is 5"));
+  EXPECT_THAT(error({.model = model, .cache_fraction = 0.5}), HasSubstr("use --cache-bytes"));
   EXPECT_THAT(error({.model = model, .cache_bytes = 5}),
               HasSubstr("--cache-bytes is 5, the smallest cache takes 16384"));
   EXPECT_THAT(error({.model = model, .max_context = 300}),

@@ -31,12 +31,12 @@ std::vector<T> ToHost(Ops& ops, const DeviceArray<T>& array) {
 }
 
 // Memory of a test in a device's, with the guards on both sides.
-class DeviceMemory {
+class MemoryOnDevice {
  public:
-  DeviceMemory(Ops& ops, PoisonedMemory& host)
+  MemoryOnDevice(Ops& ops, PoisonedMemory& host)
       : ops_(ops), host_(host.with_guards()), copy_(ToDevice(ops, {host_.begin(), host_.end()})) {}
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  MemoryOnDevice(const MemoryOnDevice&) = delete;
+  MemoryOnDevice& operator=(const MemoryOnDevice&) = delete;
 
   uint8_t* data() const { return copy_.data() + PoisonedMemory::kGuardBytes; }
   void CopyBack() { ops_.device().CopyOut(host_.data(), copy_.data(), copy_.size()); }
@@ -77,7 +77,7 @@ class DeviceCache {
   }
 
  private:
-  DeviceMemory pool_, pages_;
+  MemoryOnDevice pool_, pages_;
   CacheView view_;
 };
 

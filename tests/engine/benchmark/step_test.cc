@@ -40,6 +40,28 @@ TEST_F(StepBenchTest, TimesWhatIsAskedFor) {
   EXPECT_EQ(decode->prefill_tokens_per_s, 0);
 }
 
+TEST_F(StepBenchTest, APretendedContextIsNotComputed) {
+  const StepBenchOptions options{
+      .prompt = 0, .context = 100, .batch = 2, .steps = 10, .repeats = 1, .pretend = true};
+  opened_ = {};
+  opened_ = *OpenModel({.model = WriteTinyModel({}),
+                        .dummy_weights = true,
+                        .threads = 1,
+                        .cache_bytes = 4 * 16384,
+                        .random_cache = true},
+                       2);
+  const auto result = Run(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->step_ms_p50, 0);
+}
+
+TEST_F(StepBenchTest, WhatFitsIsKnownBefore) {
+  const EngineInfo& info = opened_.engine->info();
+  EXPECT_TRUE(Fits(info, {.prompt = 0, .context = 64, .batch = 2, .steps = 64}));
+  EXPECT_FALSE(Fits(info, {.prompt = 0, .context = 64, .batch = 2, .steps = 65}));
+  EXPECT_FALSE(Fits(info, {.prompt = 257, .context = 0, .batch = 1, .steps = 1}));
+}
+
 TEST_F(StepBenchTest, APoolOrContextThatIsTooSmallIsRefusedWithBothNumbers) {
   EXPECT_THAT(Run({.prompt = 10, .context = 200, .steps = 100}).status().message(),
               HasSubstr("--context and --steps make 300 tokens, the context is 256"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,17 @@ TEST(HfConfigTest, ReadsLlama) {
   EXPECT_EQ(config->rope.scaling, Scaling::kNone);
   EXPECT_FALSE(config->tied_embeddings);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(2, 3));
+}
+
+TEST(HfConfigTest, ReadsTheShapesOfTools) {
+  const auto bytes_per_token = [](const char* name) {
+    std::ifstream file(absl::StrCat(LATENTD_SHAPES, "/", name));
+    const auto config = Read(Json::parse(file));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->full_bytes_per_token() : 0;
+  };
+  EXPECT_EQ(bytes_per_token("llama-2-7b.json"), 524288);
+  EXPECT_EQ(bytes_per_token("llama-3.1-8b.json"), 131072);
 }
 
 TEST(HfConfigTest, TakesDefaultsWhereThePublishedConfigsLeaveThemOut) {

@@ -1,5 +1,6 @@
 #include "engine/compressor/calibration.h"
 
+#include "absl/strings/str_cat.h"
 #include "engine/local_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,6 +16,8 @@ using ::testing::HasSubstr;
 class ByteTokenizer final : public Tokenizer {
  public:
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool, bool) const override {
+    const size_t at = text.find('\xff');
+    if (at != text.npos) return absl::InvalidArgumentError(absl::StrCat("no UTF-8 at byte ", at));
     return std::vector<int32_t>(text.begin(), text.end());
   }
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool) const override {
@@ -78,6 +81,13 @@ TEST_F(CalibrationTest, FilesThatAreTooShortOrTooManyAreRefusedWithBothNumbers) 
               HasSubstr("--calibration names 2 files, for 1 windows"));
   EXPECT_EQ(WindowsFromFiles({folder_.path() + "/none"}, tokenizer_, 1, 4).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// What a tokenizer says of a text names no file.
+TEST_F(CalibrationTest, AFileThatIsNoTextIsNamed) {
+  const std::string file = folder_.Write("binary", "012\xff");
+  EXPECT_EQ(WindowsFromFiles({file}, tokenizer_, 1, 4).status().message(),
+            "--calibration " + file + ": no UTF-8 at byte 3");
 }
 
 TEST_F(CalibrationTest, TheModelsWindowsDependOnTheSeedAloneAndNotOnThePool) {

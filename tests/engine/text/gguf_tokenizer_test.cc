@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "engine/checkpoint/dummy_weights.h"
 #include "engine/text/pre_tokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "gmock/gmock.h"
@@ -24,6 +25,24 @@ std::vector<int32_t> Encode(const GgufVocabulary& vocabulary, const std::string&
   const auto tokenizer = Tokenizer::Create({.gguf = vocabulary});
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return tokenizer.ok() ? (*tokenizer)->Encode(text, true, true).value() : std::vector<int32_t>();
+}
+
+TEST(GgufTokenizerTest, ADummyTokenizerHasATokenForEachByte) {
+  const auto tokenizer = Tokenizer::Create(DummyTokenizer());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text = "  a\xc3\xb6\n b\x01";
+  const auto ids = (*tokenizer)->Encode(text, /*add_special=*/true, /*parse_special=*/true);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_THAT(*ids, ElementsAre(256, 256, 'a', 0xc3, 0xb6, '\n', 256, 'b', 1));
+  EXPECT_EQ(*(*tokenizer)->Decode(*ids, /*skip_special=*/true), text);
+  EXPECT_EQ(*(*tokenizer)->Decode({100000}, /*skip_special=*/true), "");
+}
+
+TEST(GgufTokenizerTest, AnErrorNamesTheModel) {
+  EXPECT_EQ(Tokenizer::Create({.path = "models/x"}).status().message(),
+            "models/x: there is no tokenizer.json, so this model has no tokenizer");
+  EXPECT_THAT(Tokenizer::Create({.tokenizer_json = "{", .path = "models/x"}).status().message(),
+              HasSubstr("models/x: "));
 }
 
 TEST(GgufTokenizerTest, WhatIsUnknownIsNamed) {
