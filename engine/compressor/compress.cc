@@ -18,6 +18,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/latents_file.h"
 #include "engine/compressor/calibration.h"
+#include "engine/compressor/dense_algebra.h"
 #include "engine/compressor/matrix.h"
 #include "engine/compressor/statistics.h"
 #include "engine/local_engine.h"
@@ -213,6 +214,20 @@ std::string WorkPath(const CompressOptions& options) {
   return options.statistics.empty() ? options.out + ".partial" : options.statistics;
 }
 
+absl::StatusOr<std::vector<LayerStatistics>> MeasureLayers(const CalibrationWindows& windows,
+                                                           const Checkpoint& checkpoint,
+                                                           const CompressOptions& options,
+                                                           const CompressProgress& progress) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<DenseAlgebra> algebra,
+                   CreateDenseAlgebra(options.model.device, options.model.threads));
+  return MeasureStatistics(checkpoint, windows,
+                           {.sinks = SinksOf(options),
+                            .gradients = GradientsOf(options),
+                            .seed = options.seed,
+                            .resume_path = WorkPath(options)},
+                           *algebra, Stage(progress, "measuring every layer"));
+}
+
 // All that is done with the text, to a latents file.
 absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                              const Checkpoint& checkpoint,
@@ -220,13 +235,7 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                              const CompressProgress& progress) {
   const ModelConfig& config = checkpoint.config();
   ASSIGN_OR_RETURN(const std::vector<LayerStatistics> statistics,
-                   MeasureStatistics(checkpoint, text.windows,
-                                     {.sinks = SinksOf(options),
-                                      .gradients = GradientsOf(options),
-                                      .seed = options.seed,
-                                      .threads = options.model.threads,
-                                      .resume_path = WorkPath(options)},
-                                     Stage(progress, "measuring every layer")));
+                   MeasureLayers(text.windows, checkpoint, options, progress));
   ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
                    Factorise(options, checkpoint, statistics, Stage(progress, "factorising")));
 
