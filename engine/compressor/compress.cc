@@ -1,5 +1,6 @@
 #include "engine/compressor/compress.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -228,6 +229,12 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureLayers(const CalibrationWind
                            *algebra, Stage(progress, "measuring every layer"));
 }
 
+int64_t PeakBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
 // All that is done with the text, to a latents file.
 absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                              const Checkpoint& checkpoint,
@@ -311,6 +318,7 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   }
   RETURN_IF_ERROR(report.status());
   report->seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  report->peak_bytes = PeakBytes();
   RETURN_IF_ERROR(WriteReport(options.out, *report));
   if (options.statistics.empty()) std::filesystem::remove(WorkPath(options), ignored);
   return report;

@@ -23,8 +23,7 @@ class CpuAlgebra final : public DenseAlgebra {
     RETURN_IF_ERROR(linear->memory.Reserve(*memory_, view.rows * view.cols));
     pool().ParallelFor(view.rows, pool().Grain(view.rows), [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r) {
-        DequantizeRow(view, r,
-                      absl::MakeSpan(linear->memory.data() + r * view.cols, view.cols));
+        DequantizeRow(view, r, absl::MakeSpan(linear->memory.data() + r * view.cols, view.cols));
       }
     });
     linear->out = view.rows;

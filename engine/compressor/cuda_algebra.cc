@@ -157,11 +157,10 @@ class CudaAlgebra final : public DenseAlgebra {
     const int64_t n = moment.sum->cols;
     if (!Reserve(&wide_, moment.rows * n) || !Reserve(&moment_, n * n)) return;
     constexpr int64_t kBytes = sizeof(double);
-    copies_->In(wide_.data(), moment.rows, n * kBytes,
-                [&](int64_t begin, int64_t end, std::byte* piece) {
-                  std::copy(moment.x + begin * n, moment.x + end * n,
-                            reinterpret_cast<double*>(piece));
-                });
+    copies_->In(
+        wide_.data(), moment.rows, n * kBytes, [&](int64_t begin, int64_t end, std::byte* piece) {
+          std::copy(moment.x + begin * n, moment.x + end * n, reinterpret_cast<double*>(piece));
+        });
     Multiply(CUDA_R_64F, n, n, moment.rows, {wide_.data(), Transpose::kYes}, {wide_.data()},
              moment_.data());
     copies_->Out(moment_.data(), n, n * kBytes,
@@ -209,9 +208,9 @@ class CudaAlgebra final : public DenseAlgebra {
   std::unique_ptr<CudaDevice> device_;  // outlives what lies in its memory
   std::unique_ptr<StagedCopies> copies_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<Key, DeviceArray<float>> kept_;    // weights
-  DeviceArray<float> in_, other_in_, out_;    // of the latest product
-  DeviceArray<double> wide_, moment_;         // of the latest moment
+  std::map<Key, DeviceArray<float>> kept_;  // weights
+  DeviceArray<float> in_, other_in_, out_;  // of the latest product
+  DeviceArray<double> wide_, moment_;       // of the latest moment
 };
 
 }  // namespace

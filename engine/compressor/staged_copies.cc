@@ -31,9 +31,8 @@ absl::StatusOr<std::unique_ptr<StagedCopies>> StagedCopies::Create(CudaDevice& d
       error = cudaEventCreateWithFlags(&piece.copied, cudaEventDisableTiming);
     }
     if (error != cudaSuccess) {
-      return absl::ResourceExhaustedError(absl::StrCat("cannot pin ", kPieceBytes,
-                                                       " bytes of the host's memory: ",
-                                                       cudaGetErrorString(error)));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cannot pin ", kPieceBytes, " bytes of the host's memory: ", cudaGetErrorString(error)));
     }
   }
   return copies;

@@ -49,8 +49,7 @@ TEST_F(CudaAlgebraTest, WeightsAreKeptWhileThereIsRoom) {
 // A GPU's statistics are worth a CPU's: the latents made from them lose as much, to 2 %.
 TEST_F(CudaAlgebraTest, ACompressionOnTheGpuIsThatOnTheCpu) {
   const GgufVocabulary vocabulary = TinyByteLevel();
-  const std::string model =
-      WriteTinyModel({.vocab = static_cast<int>(vocabulary.tokens.size())});
+  const std::string model = WriteTinyModel({.vocab = static_cast<int>(vocabulary.tokens.size())});
   std::ofstream(model + "/tokenizer.json") << TokenizerJsonOf(vocabulary).value();
   const TemporaryFolder folder;
   folder.Write("text", RandomText(1, 2000));
