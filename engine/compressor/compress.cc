@@ -1,5 +1,6 @@
 #include "engine/compressor/compress.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/latents_file.h"
 #include "engine/compressor/calibration.h"
+#include "engine/compressor/dense_algebra.h"
 #include "engine/compressor/matrix.h"
 #include "engine/compressor/statistics.h"
 #include "engine/local_engine.h"
@@ -225,6 +227,26 @@ std::string WorkPath(const CompressOptions& options) {
   return options.statistics.empty() ? options.out + ".partial" : options.statistics;
 }
 
+absl::StatusOr<std::vector<LayerStatistics>> MeasureLayers(const CalibrationWindows& windows,
+                                                           const Checkpoint& checkpoint,
+                                                           const CompressOptions& options,
+                                                           const Progress& progress) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<DenseAlgebra> algebra,
+                   CreateDenseAlgebra(options.model.device, options.model.threads));
+  return MeasureStatistics(checkpoint, windows,
+                           {.sinks = SinksOf(options),
+                            .gradients = GradientsOf(options),
+                            .seed = options.seed,
+                            .resume_path = WorkPath(options)},
+                           *algebra, progress);
+}
+
+int64_t PeakBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
 // All that is done with the text, to a latents file.
 absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
                                              const Checkpoint& checkpoint,
@@ -233,13 +255,8 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
   const ModelConfig& config = checkpoint.config();
   bool resumed = false;
   ASSIGN_OR_RETURN(const std::vector<LayerStatistics> statistics,
-                   MeasureStatistics(checkpoint, text.windows,
-                                     {.sinks = SinksOf(options),
-                                      .gradients = GradientsOf(options),
-                                      .seed = options.seed,
-                                      .threads = options.model.threads,
-                                      .resume_path = WorkPath(options)},
-                                     MeasuringStage(progress, WorkPath(options), &resumed)));
+                   MeasureLayers(text.windows, checkpoint, options,
+                                 MeasuringStage(progress, WorkPath(options), &resumed)));
   ASSIGN_OR_RETURN(const std::vector<LayerFactors> factors,
                    Factorise(options, checkpoint, statistics, Stage(progress, "factorising")));
 
@@ -316,6 +333,7 @@ absl::StatusOr<CompressionReport> Compress(CompressOptions options,
   }
   RETURN_IF_ERROR(report.status());
   report->seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  report->peak_bytes = PeakBytes();
   RETURN_IF_ERROR(WriteReport(options.out, *report));
   if (options.statistics.empty()) std::filesystem::remove(WorkPath(options), ignored);
   return report;

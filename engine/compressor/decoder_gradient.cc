@@ -65,6 +65,7 @@ absl::Status DecoderGradient::Forward(absl::Span<const int32_t> window, const Ob
   for (int l = 0; l < config_.num_layers; ++l) {
     RETURN_IF_ERROR(attention_.Load(l));
     attention_.Forward(tokens, hidden_.data());
+    RETURN_IF_ERROR(algebra_.status());
     RETURN_IF_ERROR(observer(l, {.tokens = tokens,
                                  .input = attention_.input(),
                                  .k = {attention_.k_output(), nullptr},
@@ -101,6 +102,7 @@ absl::StatusOr<double> DecoderGradient::Backward(absl::Span<const int32_t> windo
     mlp_.Backward(tokens, kept_[2 * l + 1].data(), gradient_.data());
     RETURN_IF_ERROR(attention_.Load(l));
     attention_.Backward(tokens, kept_[2 * l].data(), gradient_.data());
+    RETURN_IF_ERROR(algebra_.status());
     RETURN_IF_ERROR(observer(l, {.tokens = tokens,
                                  .input = attention_.input(),
                                  .k = {attention_.k_output(), attention_.k_gradient()},

@@ -27,14 +27,12 @@ absl::Status LossGradient::Load() {
   return absl::OkStatus();
 }
 
-void LossGradient::LoadChunk(int64_t first_token) {
-  chunk_.out = std::min(kChunkTokens, head_.rows - first_token);
-  chunk_.in = head_.cols;
-  algebra_.Dequantize({.dtype = head_.dtype,
-                       .rows = chunk_.out,
-                       .cols = head_.cols,
-                       .data = head_.row(first_token)},
-                      &chunk_.weight);
+absl::Status LossGradient::LoadChunk(int64_t first_token) {
+  return algebra_.LoadWeight({.dtype = head_.dtype,
+                              .rows = std::min(kChunkTokens, head_.rows - first_token),
+                              .cols = head_.cols,
+                              .data = head_.row(first_token)},
+                             &chunk_);
 }
 
 void LossGradient::AddToSoftmax(const float* logits, Position* position) const {
@@ -97,10 +95,11 @@ absl::StatusOr<double> LossGradient::Run(absl::Span<const int32_t> window,
     });
   };
   for (int64_t first = 0; first < head_.rows; first += kChunkTokens) {
-    LoadChunk(first);
+    RETURN_IF_ERROR(LoadChunk(first));
     algebra_.Product(normed_.data(), tokens, chunk_, /*accumulate=*/false, logits_.data());
     for_positions([&](const float* logits, Position* position) { AddToSoftmax(logits, position); });
   }
+  RETURN_IF_ERROR(algebra_.status());
   for (int64_t t = 0; t < tokens; ++t) {
     Position& position = positions_[t];
     if (!std::isfinite(position.sum) || !std::isfinite(position.largest)) {
@@ -114,7 +113,7 @@ absl::StatusOr<double> LossGradient::Run(absl::Span<const int32_t> window,
     }
   }
   for (int64_t first = 0; first < head_.rows; first += kChunkTokens) {
-    LoadChunk(first);
+    RETURN_IF_ERROR(LoadChunk(first));
     algebra_.Product(normed_.data(), tokens, chunk_, /*accumulate=*/false, logits_.data());
     for_positions([&](float* logits, Position* position) {
       Differentiate(first, seed.has_value(), logits, position);

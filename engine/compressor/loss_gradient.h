@@ -41,7 +41,7 @@ class LossGradient {
     float label_logit = 0;
   };
 
-  void LoadChunk(int64_t first_token);
+  absl::Status LoadChunk(int64_t first_token);
   void AddToSoftmax(const float* logits, Position* position) const;
   // The chunk's logits become the gradient by them.
   void Differentiate(int64_t first_token, bool draws, float* logits, Position* position) const;

@@ -38,7 +38,8 @@ void Print(const CompressionReport& report, const std::string& out, bool json) {
                                       {"kl_mean", report.measured.kl_mean},
                                       {"top1", report.measured.top1},
                                       {"seconds", report.seconds},
-                                      {"resumed", report.resumed}};
+                                      {"resumed", report.resumed},
+                                      {"peak_bytes", report.peak_bytes}};
     if (report.predicted_kl.has_value()) figures["predicted_kl"] = *report.predicted_kl;
     std::cout << figures << "\n";
     return;
@@ -46,11 +47,12 @@ void Print(const CompressionReport& report, const std::string& out, bool json) {
   absl::PrintF(
       "%s: %s\n%.1f bytes per token instead of %.0f (ratio %.2f), and %s per sequence\n"
       "KL %.4f nats per token on %d held-out tokens, the same likeliest token for %.1f %%\n"
-      "in %.0f s%s; see %s.report.md\n",
+      "in %.0f s%s, with %s of memory at most; see %s.report.md\n",
       out, report.method, report.bytes_per_token, report.full_bytes_per_token, report.ratio(),
       FormatBytes(report.bytes_per_sequence), report.measured.kl_mean, report.measured.tokens,
       100 * report.measured.top1, report.seconds,
-      report.resumed ? " after what an earlier run had measured" : "", out);
+      report.resumed ? " after what an earlier run had measured" : "",
+      FormatBytes(static_cast<double>(report.peak_bytes)), out);
 }
 
 int Main(int argc, char** argv) {

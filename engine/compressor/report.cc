@@ -72,7 +72,8 @@ std::string JsonText(const CompressionReport& report) {
                  {"perplexity", report.measured.perplexity},
                  {"reference_perplexity", report.measured.reference_perplexity}}},
                {"seconds", report.seconds},
-               {"resumed", report.resumed}};
+               {"resumed", report.resumed},
+               {"peak_bytes", report.peak_bytes}};
   if (report.predicted_kl.has_value()) json["predicted_kl"] = *report.predicted_kl;
   for (const Layer& layer : report.layers) {
     json["layers"].push_back({{"k", ToJson(layer.k)}, {"v", ToJson(layer.v)}});

@@ -42,7 +42,8 @@ struct CompressionReport {
   std::optional<double> predicted_kl;
   DivergenceResult measured;  // through the paged cache, on windows that the statistics did not see
   double seconds = 0;
-  bool resumed = false;  // an earlier run measured a part, in time of its own
+  bool resumed = false;    // an earlier run measured a part, in time of its own
+  int64_t peak_bytes = 0;  // of the host's memory at once, pages of the model's file among them
 
   double ratio() const { return full_bytes_per_token / bytes_per_token; }
   // Of a sequence of so many tokens, what it keeps once counted.

@@ -1,7 +1,5 @@
 #include "engine/compressor/statistics.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -46,54 +44,39 @@ absl::Status Check(const ModelConfig& config, const CalibrationWindows& windows,
   return absl::OkStatus();
 }
 
-// Adds what one plane of a layer's window says but for its first `sinks` tokens.
-struct PlaneWork {
-  const LayerProjections& layer;
-  const LayerProjections::Plane& plane;
-  int64_t sinks;
-
-  void AddOutputs(PlaneSums* sums) const {
-    const int64_t dims = static_cast<int64_t>(sums->output.size());
-    for (int64_t t = sinks; t < layer.tokens; ++t) {
-      for (int64_t i = 0; i < dims; ++i) sums->output[i] += plane.output[t * dims + i];
-    }
-    AddMoment(plane.output + sinks * dims, static_cast<int>(layer.tokens - sinks),
-              &sums->output_square);
-  }
-
-  // Squares of g, or of the window's whole gradient by the weight, G = sum of g x^T over all its
-  // tokens.
-  void AddGradients(Gradients gradients, PlaneSums* sums) const {
-    const int64_t dims = static_cast<int64_t>(sums->output.size());
-    if (gradients == Gradients::kSampled) {
-      AddMoment(plane.gradient + sinks * dims, static_cast<int>(layer.tokens - sinks),
-                &sums->gradient_square);
-      return;
-    }
-    const int64_t hidden = sums->weight_gradient.cols;
-    std::vector<float> weight(dims * hidden);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, dims, hidden, layer.tokens, 1.0f,
-                plane.gradient, dims, layer.input, hidden, 0.0f, weight.data(), hidden);
-    for (size_t i = 0; i < weight.size(); ++i) {
-      sums->weight_gradient.values[i] += double{weight[i]} * weight[i];
-    }
-  }
-};
-
-void AddLayer(const LayerProjections& layer, const StatisticsOptions& options, ThreadPool& pool,
-              absl::Span<PlaneSums> sums) {
-  const LayerProjections::Plane* planes[] = {&layer.k, &layer.v};
-  const int parts = options.gradients == Gradients::kNone ? 1 : 2;
-  pool.ParallelFor(2 * parts, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const PlaneWork work{layer, *planes[i % 2], options.sinks};
-      if (i < 2) {
-        work.AddOutputs(&sums[i % 2]);
-      } else {
-        work.AddGradients(options.gradients, &sums[i % 2]);
-      }
-    }
+// Squares of the window's whole gradient by a plane's weight, G = sum of g x^T over all its tokens.
+void AddWeightGradient(const LayerProjections& layer, const float* gradient, DenseAlgebra& algebra,
+                       Matrix* squares) {
+  std::vector<float> weight(squares->values.size());
+  algebra.WeightGradient(gradient, squares->rows, layer.input, squares->cols, layer.tokens,
+                         weight.data());
+  const int64_t size = std::ssize(weight);
+  ThreadPool& pool = algebra.pool();
+  pool.ParallelFor(size, pool.Grain(size), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) squares->values[i] += double{weight[i]} * weight[i];
   });
+}
+
+// Adds what a layer's window says of K and V but for its first tokens, the sinks.
+void AddLayer(const LayerProjections& layer, const StatisticsOptions& options,
+              DenseAlgebra& algebra, absl::Span<PlaneSums> sums) {
+  const LayerProjections::Plane* planes[] = {&layer.k, &layer.v};
+  const int64_t dims = std::ssize(sums[0].output);
+  const int64_t first = options.sinks * dims, rows = layer.tokens - options.sinks;
+  std::vector<Moment> moments;
+  for (int p = 0; p < 2; ++p) {
+    const float* output = planes[p]->output + first;
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t i = 0; i < dims; ++i) sums[p].output[i] += output[t * dims + i];
+    }
+    moments.push_back({output, rows, &sums[p].output_square});
+    if (options.gradients == Gradients::kSampled) {
+      moments.push_back({planes[p]->gradient + first, rows, &sums[p].gradient_square});
+    } else if (options.gradients == Gradients::kText) {
+      AddWeightGradient(layer, planes[p]->gradient, algebra, &sums[p].weight_gradient);
+    }
+  }
+  algebra.AddMoments(moments);
 }
 
 // The mean of a sum of squares over `tokens` tokens.
@@ -142,10 +125,9 @@ absl::Status AddWindow(const std::vector<int32_t>& window, const StatisticsOptio
   int64_t walked = 0;
   const auto add = [&](int layer, const LayerProjections& projections) {
     if (walked++ < sums->layers) return absl::OkStatus();
-    AddLayer(projections, options, algebra.pool(),
-             absl::MakeSpan(sums->planes).subspan(2 * layer, 2));
+    AddLayer(projections, options, algebra, absl::MakeSpan(sums->planes).subspan(2 * layer, 2));
     sums->layers = walked;
-    return absl::OkStatus();
+    return algebra.status();
   };
   if (options.gradients == Gradients::kNone) {
     RETURN_IF_ERROR(decoder.Forward(window, add, progress));
@@ -165,6 +147,7 @@ absl::Status AddWindow(const std::vector<int32_t>& window, const StatisticsOptio
 absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint& checkpoint,
                                                                const CalibrationWindows& windows,
                                                                const StatisticsOptions& options,
+                                                               DenseAlgebra& algebra,
                                                                const Progress& progress) {
   RETURN_IF_ERROR(Check(checkpoint.config(), windows, options.sinks));
   StatisticsSums sums = EmptySums(checkpoint.config(), options);
@@ -178,7 +161,6 @@ absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint&
   size_t longest = 0;
   for (const std::vector<int32_t>& window : windows) longest = std::max(longest, window.size());
   const int64_t count = static_cast<int64_t>(windows.size());
-  DenseAlgebra algebra(options.threads);
   ASSIGN_OR_RETURN(const std::unique_ptr<DecoderGradient> decoder,
                    DecoderGradient::Create(checkpoint, static_cast<int>(longest), algebra));
   bool ended = false;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compressor/calibration.h"
+#include "engine/compressor/dense_algebra.h"
 #include "engine/compressor/matrix.h"
 
 namespace latentd {
@@ -39,7 +40,6 @@ struct StatisticsOptions {
   };
   Gradients gradients = Gradients::kNone;
   uint64_t seed = 0;  // of the drawn labels
-  int threads = 0;    // 0: one per core
   // Where the work so far is kept, so that it goes on after a kill (written now and then, whole or
   // not at all; removed by the caller once the latents are written). Empty: nowhere.
   std::string resume_path;
@@ -60,6 +60,7 @@ struct StatisticsOptions {
 absl::StatusOr<std::vector<LayerStatistics>> MeasureStatistics(const Checkpoint& checkpoint,
                                                                const CalibrationWindows& windows,
                                                                const StatisticsOptions& options,
+                                                               DenseAlgebra& algebra,
                                                                const Progress& progress);
 
 }  // namespace latentd

@@ -20,8 +20,7 @@ inline constexpr int kMaxValueBlocks = 8;
 // Integers in the order of floats. What is no number comes first or last.
 __device__ inline int Ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
 __device__ inline float WarpMax(float x) {
-  return __int_as_float(
-      Ordered(__reduce_max_sync(0xffffffffu, Ordered(__float_as_int(x)))));
+  return __int_as_float(Ordered(__reduce_max_sync(0xffffffffu, Ordered(__float_as_int(x)))));
 }
 __device__ inline float WarpSum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
@@ -41,7 +40,8 @@ __device__ inline uint32_t ValueNibbles(const uint8_t* tile, int token, int half
   const uint32_t low = words[token] >> (2 * half) & 0x33333333u;
   if (kBits == 2) return low;
   const uint32_t high = reinterpret_cast<const uint16_t*>(tile + 4 * kBlockTokens)[token];
-  return low | BitsToBytes(high >> 4 * half & 15) << 2 | BitsToBytes(high >> (8 + 4 * half) & 15) << 6;
+  return low | BitsToBytes(high >> 4 * half & 15) << 2 |
+         BitsToBytes(high >> (8 + 4 * half) & 15) << 6;
 }
 // Bits 4 to 7 of both halves as numbers, less what `middle` says: with the exponent of 64 they are
 // its units.
@@ -181,7 +181,7 @@ class DecodeSums {
       __half* to = weights_ + (s * kRows + warp_) * kWeightStride + lane_;
 #pragma unroll
       for (int i = 0; i < kQueriesOfWarp; ++i) {
-          for (int e = 0; e < 2; ++e) {
+        for (int e = 0; e < 2; ++e) {
           to[kWarps * i * kWeightStride + 32 * e] =
               __float2half_rn(sees_[e] ? weights[i][e] * scales_[s][e] : 0.0f);
         }
@@ -191,8 +191,8 @@ class DecodeSums {
   }
 
   // sums = V^T weights^T: rows are dims, columns queries. Of codes, row lane / 4 of product j of a
-  // block is dim 4 half + j of tile lane / 8, row 8 + lane / 4 the one 8 further; of halves, product
-  // j is tile j. `last`: of the page's tokens that may be numbers.
+  // block is dim 4 half + j of tile lane / 8, row 8 + lane / 4 the one 8 further; of halves,
+  // product j is tile j. `last`: of the page's tokens that may be numbers.
   __device__ __forceinline__ void Add(const uint8_t* values, int last) {
     const int quad = lane_ % 4;
 #pragma unroll
@@ -253,8 +253,8 @@ class DecodeSums {
       const bool halves = kWide && of.bits == 16;
       if (!halves && lane_ / 8 >= of.tiles) continue;
       const float unit = units_[of.segment];
-      const int dim = of.first_dim +
-                      (halves ? lane_ / 4 : lane_ / 8 * kTileDims + lane_ / 4 % 2 * 4);
+      const int dim =
+          of.first_dim + (halves ? lane_ / 4 : lane_ / 8 * kTileDims + lane_ / 4 % 2 * 4);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int product = 2 * side + j;
@@ -318,8 +318,8 @@ class DecodeSums {
                                           HalfSums& sums) const {
     const int half = lane_ / 4 % 2, selector = side == 0 ? 0x5410 : 0x7632;
     const __half2 middle = NibbleMiddle(kBits);
-    const uint8_t* tile = values + of.offset +
-                          min(lane_ / 8, of.tiles - 1) * (kTileDims * kBlockTokens * kBits / 8);
+    const uint8_t* tile =
+        values + of.offset + min(lane_ / 8, of.tiles - 1) * (kTileDims * kBlockTokens * kBits / 8);
 #pragma unroll
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       FragmentA a[2];

@@ -9,7 +9,7 @@ namespace latentd {
 
 // A latent head's codes as decode kernels walk over them: where each tile begins.
 
-struct KeyTile {  // 16 dims of K
+struct KeyTile {   // 16 dims of K
   int offset = 0;  // from the latent head's start
   int8_t bits = 0;
   int8_t segment = 0;
@@ -28,8 +28,8 @@ __host__ __device__ constexpr int QueryTiles(int queries) {
   return queries <= 8 ? 1 : queries <= 16 ? 2 : 4;
 }
 
-// The high bits of a token's 3-bit codes of K (kDimMajor) where nibbles have them: of dims 4 half + j
-// in bit 2 of byte j, of dims 8 + 4 half + j in bit 6.
+// The high bits of a token's 3-bit codes of K (kDimMajor) where nibbles have them: of dims 4 half +
+// j in bit 2 of byte j, of dims 8 + 4 half + j in bit 6.
 __device__ inline uint32_t KeyHighBits(uint32_t bits, int half) {
   const auto spread = [](uint32_t four) {  // bit 4 j as bit 8 j
     const uint32_t two = (four & 0x0011u) | (four & 0x1100u) << 8;

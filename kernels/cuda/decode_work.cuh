@@ -10,7 +10,8 @@ namespace latentd {
 // in the step, once for each unit of heads that a block attends for together. They stand in a line,
 // unit after unit, in a unit sequence after sequence; each block of the grid takes an equal part of
 // the line, so that all end together: a piece of one sequence, or the end of one and the beginning
-// of others. A piece leaves a partial result at its own place, a sequence's pieces one after another.
+// of others. A piece leaves a partial result at its own place, a sequence's pieces one after
+// another.
 
 inline constexpr int kMostDecodeSequences = 1024;  // of a step
 

@@ -171,8 +171,7 @@ struct DirectBlock {
       const uint8_t* page = p.step.layer + plan.coded.bytes * block;
       uint8_t* to = memory + parts.stage + stage * parts.stage_bytes;
       FetchPlane<TileOrder::kDimMajor>(plan.coded.k, page + int64_t{head} * parts.k_bytes, to);
-      const uint8_t* values =
-          page + plan.coded.v_offset + int64_t{head} * plan.coded.v.head_bytes;
+      const uint8_t* values = page + plan.coded.v_offset + int64_t{head} * plan.coded.v.head_bytes;
       FetchPlane<TileOrder::kTokenMajor>(plan.coded.v, values, to + parts.k_bytes);
     }
     CommitFetch();
@@ -273,7 +272,9 @@ struct DirectBlock {
 };
 
 // Blocks of so many registers that share a multiprocessor.
-constexpr int MostBlocks(int query_tiles) { return query_tiles == 1 ? 4 : query_tiles == 2 ? 3 : 2; }
+constexpr int MostBlocks(int query_tiles) {
+  return query_tiles == 1 ? 4 : query_tiles == 2 ? 3 : 2;
+}
 
 template <int kHalves, int kQueryTiles>
 __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
@@ -282,8 +283,8 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
   const DirectParts parts(p.plan, p.stages, p.step.num_sequences);
   auto* prefix = reinterpret_cast<int32_t*>(memory + parts.prefix);
   CountPages(p.plan, p.step, prefix);
-  const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]), p.plan.decode.units,
-                        static_cast<int>(gridDim.x));
+  const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]),
+                        p.plan.decode.units, static_cast<int>(gridDim.x));
   Pieces pieces(p.plan, p.step, prefix, line);
   const DirectBlock<kQueryTiles> block{p, parts, memory};
   DecodeSums<kBlockThreads / 32, kHalves, kQueryTiles, /*kWide=*/true> sums(
@@ -412,9 +413,8 @@ DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan) {
   for (int heads = in_latent_head; heads > 0; --heads) {
     if (in_latent_head % heads != 0 || heads * per_kv > 32) continue;
     PlanView view = plan;
-    view.decode = {.kernel = DecodeKernel::kDirect,
-                   .heads = heads,
-                   .units = plan.num_kv_heads / heads};
+    view.decode = {
+        .kernel = DecodeKernel::kDirect, .heads = heads, .units = plan.num_kv_heads / heads};
     if (ChoiceOf(heads * per_kv, value_blocks) != nullptr &&
         OccupancyOf(device, view, kMostDecodeSequences).blocks > 0) {
       return view.decode;
@@ -437,22 +437,20 @@ void AbsorbQueries(CudaDevice& device, const PlanView& plan, const StepView& ste
 
 void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
                         const float* q, float* partials) {
-  DirectDecodeArguments arguments{
-      .plan = plan,
-      .step = step,
-      .q = q,
-      .partials = partials,
-      .stages = OccupancyOf(device, plan, kMostDecodeSequences).stages};
-  arguments.num_value_blocks =
-      ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
+  DirectDecodeArguments arguments{.plan = plan,
+                                  .step = step,
+                                  .q = q,
+                                  .partials = partials,
+                                  .stages = OccupancyOf(device, plan, kMostDecodeSequences).stages};
+  arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DirectParts parts(plan, arguments.stages, step.num_sequences);
   const KernelChoice* choice = ChoiceOf(parts.queries, arguments.num_value_blocks);
   LATENTD_CHECK(choice != nullptr);
   device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice->kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, parts.bytes),
                "shared memory of decode attention");
-  choice->kernel<<<DirectDecodeBlocks(device, plan), kBlockThreads, parts.bytes,
-                   device.stream()>>>(arguments);
+  choice->kernel<<<DirectDecodeBlocks(device, plan), kBlockThreads, parts.bytes, device.stream()>>>(
+      arguments);
   device.Check(cudaGetLastError(), "decode attention");
 }
 

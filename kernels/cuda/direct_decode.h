@@ -6,8 +6,8 @@
 namespace latentd {
 
 // Decode attention whose queries meet what is cached as it is (kFull and, absorbed, kAbsorbed), on
-// fp16 tensor cores: for sequences with one row in the step, their coded pages. decode_work.cuh says
-// where results lie.
+// fp16 tensor cores: for sequences with one row in the step, their coded pages. decode_work.cuh
+// says where results lie.
 
 // kNone where the kernel does not serve such a plan on this GPU.
 DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan);

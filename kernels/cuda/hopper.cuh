@@ -28,10 +28,10 @@ class PhaseBarrier {
   }
   // Arrives, and announces bytes that bulk copies will bring.
   __device__ void Expect(int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
-                     SharedAddress(&state_)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(SharedAddress(&state_)),
+        "r"(bytes)
+        : "memory");
   }
   // Waits for the end of phase `phase`, counted from 0, the current one or the one before.
   __device__ void Wait(int phase) {
@@ -88,9 +88,9 @@ __device__ inline void LeaveRegisters() {
 // D: registers 4 i and 4 i + 1 are columns 8 i + 2 (l % 4) and the next one of the row,
 // 4 i + 2 and 4 i + 3 those of the row + 8.
 
-// Where B begins in shared memory: rows of 128 bytes (along the 32) for each of the columns, 16-byte
-// parts exchanged: part p of row n lies at p ^ (n % 8). `at` is aligned to 1024, but for a multiple
-// of 32 below 128: the first of the 32. A step of kOperandUnit bytes adds 1.
+// Where B begins in shared memory: rows of 128 bytes (along the 32) for each of the columns,
+// 16-byte parts exchanged: part p of row n lies at p ^ (n % 8). `at` is aligned to 1024, but for a
+// multiple of 32 below 128: the first of the 32. A step of kOperandUnit bytes adds 1.
 constexpr int kOperandUnit = 16;
 __device__ inline uint32_t RightOperand(uint32_t at) {
   return (at & 0x3FFFFu) / kOperandUnit | 1u << 16;

@@ -28,8 +28,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   }
   CountPages(p.plan, p.step, prefix);
   const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]),
-                        p.plan.decode.units,
-                        static_cast<int>(gridDim.x));
+                        p.plan.decode.units, static_cast<int>(gridDim.x));
   Pieces pieces(p.plan, p.step, prefix, line);
   Piece piece;
   const int group = Uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
@@ -56,9 +55,10 @@ struct KernelChoice {
   Kernel kernel;
   int head_dim, steps, halves, query_tiles;
 };
-#define LATENTD_KERNELS(head_dim, steps)                         \
-  {DecodeLatents<head_dim, steps, 2, 1>, head_dim, steps, 2, 1}, \
-      {DecodeLatents<head_dim, steps, 2, 2>, head_dim, steps, 2, 2}
+#define LATENTD_KERNELS(head_dim, steps)                           \
+  {DecodeLatents<head_dim, steps, 2, 1>, head_dim, steps, 2, 1}, { \
+    DecodeLatents<head_dim, steps, 2, 2>, head_dim, steps, 2, 2    \
+  }
 constexpr KernelChoice kKernels[] = {LATENTD_KERNELS(64, 4), LATENTD_KERNELS(64, 8),
                                      LATENTD_KERNELS(128, 4), LATENTD_KERNELS(128, 8)};
 #undef LATENTD_KERNELS
@@ -110,9 +110,8 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
     const int passes = (heads * plan.head_dim + kColumns - 1) / kColumns;
     if (in_latent_head % heads != 0 || passes > kMaxPasses) continue;
     PlanView view = plan;
-    view.decode = {.kernel = DecodeKernel::kLatents,
-                   .heads = heads,
-                   .units = plan.num_kv_heads / heads};
+    view.decode = {
+        .kernel = DecodeKernel::kLatents, .heads = heads, .units = plan.num_kv_heads / heads};
     view.k_int8.unit_bytes = IntegerFactorBytes(plan.head_dim, plan.coded.k.dims, heads);
     if (ChoiceOf(view, heads * per_kv, value_blocks) != nullptr &&
         StagesOf(device, view, kMostDecodeSequences) >= kLeastStages) {

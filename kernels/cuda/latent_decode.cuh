@@ -25,11 +25,11 @@ inline constexpr int kKeyGroups = 2;
 inline constexpr int kValueThreads = 2 * kGroupThreads;
 inline constexpr int kDecodeThreads = kKeyGroups * kGroupThreads + kValueThreads;
 inline constexpr int kKeyRegisters = 152, kValueRegisters = 104;  // of a thread; 256 for two
-inline constexpr int kColumns = 128;   // of a product: dims of keys
-inline constexpr int kRing = 3;        // scores and turned queries: how far keys are ahead of values
-inline constexpr int kMaxStages = 6;   // of fetched pages
-inline constexpr int kMaxSteps = 8;    // products of 32 dims of K
-inline constexpr int kMaxPasses = 4;   // products of 128 columns of a unit
+inline constexpr int kColumns = 128;                              // of a product: dims of keys
+inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
+inline constexpr int kMaxStages = 6;  // of fetched pages
+inline constexpr int kMaxSteps = 8;   // products of 32 dims of K
+inline constexpr int kMaxPasses = 4;  // products of 128 columns of a unit
 
 struct LatentDecodeArguments {
   PlanView plan;
@@ -83,7 +83,8 @@ struct DecodeParts {
     query = take(queries * plan.head_dim * 4);
     scores = take(kRing * queries * kScoreStride * 4);
     query_scales = take(queries * 4);
-    sums = take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
+    sums =
+        take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
     multipliers = take(2 * plan.coded.k.num_segments * kBlockTokens);
     prefix = take(4 * (sequences + 1));
     barriers = take(sizeof(DecodeBarriers));

@@ -6,8 +6,8 @@
 
 namespace latentd {
 
-// Decode attention on rebuilt keys by int8 tensor cores (compute capability 9.0): for sequences with
-// one row in the step, their coded pages. decode_work.cuh says where results lie.
+// Decode attention on rebuilt keys by int8 tensor cores (compute capability 9.0): for sequences
+// with one row in the step, their coded pages. decode_work.cuh says where results lie.
 
 // kNone where the kernel does not serve such a plan on this GPU.
 DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spec,

@@ -114,8 +114,8 @@ struct KeyGroup {
   __device__ __forceinline__ void LoadMixed(const uint8_t* codes, uint32_t (&a)[kSteps][4],
                                             float (&scale)[2]) {
     const PlaneView& plane = p_.plan.coded.k;
-    auto* multipliers = memory_ + parts_.multipliers +
-                        group_ * plane.num_segments * kBlockTokens;  // [segment][64]
+    auto* multipliers =
+        memory_ + parts_.multipliers + group_ * plane.num_segments * kBlockTokens;  // [segment][64]
     float shared[2] = {0.0f, 0.0f}, fault[2] = {0.0f, 0.0f};
     for (int s = 0; s < plane.num_segments; ++s) {
       const SegmentView& segment = plane.segments[s];
@@ -159,8 +159,7 @@ struct KeyGroup {
 
   // Begins to multiply with half a pass's columns.
   __device__ __forceinline__ void Multiply(const uint32_t (&a)[kSteps][4], int pass, int side,
-                                           int loads,
-                                           int32_t (&keys)[kHalf / 2]) {
+                                           int loads, int32_t (&keys)[kHalf / 2]) {
     constexpr int kParts = (kSteps + 3) / 4, kPartBytes = kColumns * 128;  // of 128 dims of K
     if (side == 0) barriers_.factors[pass].Wait(loads);
     const uint32_t factors =
@@ -183,9 +182,10 @@ struct KeyGroup {
     const int head = kHalves == 1 ? 2 * pass + kSide : pass;
     if (head >= p_.plan.decode.heads) return;
     constexpr int kOfHead = kHalves == 1 ? 0 : kSide;
-    const uint8_t* queries = memory_ + parts_.turned +
-                             (ring * parts_.queries + head * per_kv + column) * parts_.query_stride +
-                             quad * 8 + kOfHead * kBlocks * 32;
+    const uint8_t* queries =
+        memory_ + parts_.turned +
+        (ring * parts_.queries + head * per_kv + column) * parts_.query_stride + quad * 8 +
+        kOfHead * kBlocks * 32;
     FragmentB of_queries[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {

@@ -145,8 +145,8 @@ struct ValueGroup {
       const uint2 turned = {
           TwoBFloats(q.x * cos_[0] + q.y * sin_[0], q.z * cos_[1] + q.w * sin_[1]),
           TwoBFloats(q.y * cos_[0] - q.x * sin_[0], q.w * cos_[1] - q.z * sin_[1])};
-      auto* to = memory_ + parts_.turned +
-                 (ring * parts_.queries + query) * parts_.query_stride + two * 8;
+      auto* to =
+          memory_ + parts_.turned + (ring * parts_.queries + query) * parts_.query_stride + two * 8;
       if (query < parts_.queries) *reinterpret_cast<uint2*>(to) = turned;
     }
     barriers_.turned[ring].Arrive();
@@ -165,8 +165,7 @@ struct ValueGroup {
     const auto* scores = reinterpret_cast<const float*>(memory_ + parts_.scores) +
                          ring * parts_.queries * kScoreStride;
     sums_.Softmax(
-        last, scores, [this](int query) { return query_scales_[query]; },
-        [](int) { return 0.0f; });
+        last, scores, [this](int query) { return query_scales_[query]; }, [](int) { return 0.0f; });
     WaitForOthers(1, kValueThreads);
     sums_.Add(values, last);
     WaitForOthers(1, kValueThreads);

@@ -95,8 +95,8 @@ TEST_P(AttentionGradientTest, OutputsAndGradientsAreThoseOfTheFormulas) {
   const Gradients expected = Plain(shape, c.tokens, q, k, v, dout);
   std::vector<float> first_dk;
   for (const int threads : {1, 3}) {
-    DenseAlgebra algebra(threads);
-    AttentionGradient attention(shape, algebra.pool());
+    const auto algebra = CreateCpuAlgebra(threads);
+    AttentionGradient attention(shape, algebra->pool());
     constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> out(queries, kNaN), dq = dout, dk(keys, kNaN), dv(keys, kNaN);
     attention.Forward(q.data(), k.data(), v.data(), c.tokens, out.data());

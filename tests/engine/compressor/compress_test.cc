@@ -88,6 +88,8 @@ TEST_F(CompressTest, WritesLatentsThatFitTheModelAndReportsWhatTheyTake) {
   EXPECT_EQ(report->measured.tokens, 2 * 69);
 
   const auto json = nlohmann::json::parse(Contents(options.out + ".report.json"));
+  EXPECT_EQ(json["peak_bytes"], report->peak_bytes);
+  EXPECT_GT(report->peak_bytes, WorkBytes(options, (*checkpoint)->config()));
   EXPECT_EQ(json["bytes_per_token"], report->bytes_per_token);
   EXPECT_EQ(json["full_bytes_per_token"], (*checkpoint)->config().full_bytes_per_token());
   EXPECT_EQ(json["layers"].size(), 2u);

@@ -4,6 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/engine/compressor/changed_checkpoint.h"
+#include "tests/engine/compressor/tested_algebra.h"
 #include "tests/testing/random_values.h"
 #include "tests/testing/tiny_model.h"
 
@@ -17,9 +18,11 @@ struct Case {
   void (*change)(ChangedCheckpoint&);
 };
 
-class DecoderGradientTest : public ::testing::TestWithParam<Case> {
+class DecoderGradientTest : public OpsTest, public ::testing::WithParamInterface<Case> {
  protected:
   void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
     auto opened = Checkpoint::Open(WriteTinyModel({.family = GetParam().family, .vocab = 64}));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
@@ -31,8 +34,8 @@ class DecoderGradientTest : public ::testing::TestWithParam<Case> {
   static absl::Status Ignore(double) { return absl::OkStatus(); }
 
   double Loss() {
-    DenseAlgebra algebra(1);
-    const auto decoder = DecoderGradient::Create(*checkpoint_, 20, algebra);
+    const auto algebra = NewAlgebra(1);
+    const auto decoder = DecoderGradient::Create(*checkpoint_, 20, *algebra);
     EXPECT_TRUE(decoder.ok()) << decoder.status();
     const auto loss = (*decoder)->Backward(
         window_, std::nullopt, [](int, const LayerProjections&) { return absl::OkStatus(); },
@@ -63,8 +66,8 @@ TEST_P(DecoderGradientTest, GradientsOfProjectionsAreTheLosssSlopes) {
   const ModelConfig& config = checkpoint_->config();
   const int kv = config.kv_dim(), hidden = config.hidden_dim;
   std::vector<std::vector<float>> weights(2 * config.num_layers, std::vector<float>(kv * hidden));
-  DenseAlgebra algebra(2);
-  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, algebra);
+  const auto algebra = NewAlgebra(2);
+  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, *algebra);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
   int last_layer = config.num_layers;
   const auto observe = [&](int layer, const LayerProjections& p) {
@@ -100,8 +103,8 @@ TEST_P(DecoderGradientTest, GradientsOfProjectionsAreTheLosssSlopes) {
 
 TEST_P(DecoderGradientTest, ForwardsShowsTheSameProjections) {
   std::vector<std::vector<float>> found(2);
-  DenseAlgebra algebra(1);
-  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, algebra);
+  const auto algebra = NewAlgebra(1);
+  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, *algebra);
   ASSERT_TRUE(decoder.ok()) << decoder.status();
   const int kv = checkpoint_->config().kv_dim();
   ASSERT_TRUE((*decoder)
@@ -128,8 +131,8 @@ TEST_P(DecoderGradientTest, ForwardsShowsTheSameProjections) {
 
 TEST_P(DecoderGradientTest, AMissingTensorIsNamed) {
   checkpoint_->config().num_layers = 3;
-  DenseAlgebra algebra(1);
-  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, algebra);
+  const auto algebra = NewAlgebra(1);
+  const auto decoder = DecoderGradient::Create(*checkpoint_, 20, *algebra);
   ASSERT_TRUE(decoder.ok());
   EXPECT_EQ((*decoder)
                 ->Forward(

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/engine/compressor/changed_checkpoint.h"
+#include "tests/engine/compressor/tested_algebra.h"
 #include "tests/testing/random_values.h"
 #include "tests/testing/tiny_model.h"
 
@@ -16,9 +17,11 @@ namespace {
 constexpr int kVocab = 4500;  // more than one chunk of the head
 constexpr int kTokens = 12;
 
-class LossGradientTest : public ::testing::Test {
+class LossGradientTest : public OpsTest {
  protected:
   void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
     auto opened = Checkpoint::Open(WriteTinyModel({.vocab = kVocab}));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
@@ -29,8 +32,8 @@ class LossGradientTest : public ::testing::Test {
   }
 
   absl::StatusOr<double> Loss(std::optional<uint64_t> seed, std::vector<float>* gradient) {
-    DenseAlgebra algebra(2);
-    LossGradient loss(*checkpoint_, algebra);
+    const auto algebra = NewAlgebra(2);
+    LossGradient loss(*checkpoint_, *algebra);
     EXPECT_TRUE(loss.Load().ok());
     gradient->assign(hidden_.size(), std::numeric_limits<float>::quiet_NaN());
     return loss.Run(window_, seed, hidden_.data(), gradient->data());

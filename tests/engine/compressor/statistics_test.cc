@@ -10,6 +10,8 @@
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/limited_disk.h"
 #include "tests/engine/checkpoint/temporary_folder.h"
+#include "tests/engine/compressor/tested_algebra.h"
+#include "tests/testing/decoder_harness.h"
 #include "tests/testing/tiny_model.h"
 
 namespace latentd {
@@ -37,10 +39,12 @@ std::vector<double> Numbers(const std::vector<LayerStatistics>& layers) {
 
 // ---- Against PyTorch (make_gradient_goldens.py) ----
 
-class StatisticsGoldenTest : public ::testing::TestWithParam<const char*> {
+class StatisticsGoldenTest : public OpsTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(LATENTD_GOLDEN_DIR "/") + GetParam();
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
+    const std::string folder = GoldenModel(GetParam());
     auto checkpoint = Checkpoint::Open(folder);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
@@ -55,9 +59,9 @@ class StatisticsGoldenTest : public ::testing::TestWithParam<const char*> {
   }
 
   std::vector<LayerStatistics> Measure(Gradients gradients) const {
-    const auto measured =
-        MeasureStatistics(*checkpoint_, windows_,
-                          {.sinks = 3, .gradients = gradients, .seed = 11, .threads = 2}, Ignore);
+    const auto algebra = NewAlgebra(2);
+    const auto measured = MeasureStatistics(
+        *checkpoint_, windows_, {.sinks = 3, .gradients = gradients, .seed = 11}, *algebra, Ignore);
     EXPECT_TRUE(measured.ok()) << measured.status();
     return *measured;
   }
@@ -113,16 +117,18 @@ INSTANTIATE_TEST_SUITE_P(Families, StatisticsGoldenTest,
 
 // ---- Laws ----
 
-class StatisticsTest : public ::testing::Test {
+class StatisticsTest : public OpsTest {
  protected:
   void SetUp() override {
+    OpsTest::SetUp();
+    if (IsSkipped()) return;
     checkpoint_ = Open({});
     for (int w = 0; w < 5; ++w) {
       std::vector<int32_t> window;
       for (int t = 0; t < 24; ++t) window.push_back((t * 31 + w * 17) % 128);
       windows_.push_back(window);
     }
-    options_ = {.sinks = 4, .gradients = Gradients::kSampled, .seed = 3, .threads = 2};
+    options_ = {.sinks = 4, .gradients = Gradients::kSampled, .seed = 3};
   }
 
   static std::unique_ptr<Checkpoint> Open(const TinyModelOptions& options) {
@@ -132,7 +138,8 @@ class StatisticsTest : public ::testing::Test {
   }
 
   absl::StatusOr<std::vector<LayerStatistics>> Measure(const Progress& progress = Ignore) const {
-    return MeasureStatistics(*checkpoint_, windows_, options_, progress);
+    const auto algebra = NewAlgebra(threads_);
+    return MeasureStatistics(*checkpoint_, windows_, options_, *algebra, progress);
   }
 
   // Ends the work at the first progress past `share`.
@@ -146,15 +153,16 @@ class StatisticsTest : public ::testing::Test {
   std::unique_ptr<Checkpoint> checkpoint_;
   CalibrationWindows windows_;
   StatisticsOptions options_;
+  int threads_ = 2;
   const TemporaryFolder folder_;
 };
 
 TEST_F(StatisticsTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const Gradients gradients : {Gradients::kNone, Gradients::kSampled, Gradients::kText}) {
     options_.gradients = gradients;
-    options_.threads = 1;
+    threads_ = 1;
     const auto one = Measure();
-    options_.threads = 3;
+    threads_ = 3;
     EXPECT_EQ(Numbers(*one), Numbers(*Measure()));
   }
 }
@@ -260,7 +268,7 @@ TEST_F(StatisticsTest, WorkOfAnotherRunIsRefusedWithWhatDiffers) {
   checkpoint_ = Open({.seed = 2});
   refused("model");
   checkpoint_ = Open({});
-  options_.threads = 1;
+  threads_ = 1;
   EXPECT_TRUE(Measure().ok());
 }
 

@@ -128,8 +128,8 @@ class DecoderReplay : public OpsTest, public ::testing::WithParamInterface<Subje
   void SetUp() override {
     OpsTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    auto checkpoint = Checkpoint::Open(WriteTinyModel(
-        {.family = GetParam().family, .head_dim = 32, .max_context = kContext}));
+    auto checkpoint = Checkpoint::Open(
+        WriteTinyModel({.family = GetParam().family, .head_dim = 32, .max_context = kContext}));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
     if (GetParam().latents) latents_ = MakeTestLatents(*checkpoint_, *GetParam().latents);
@@ -270,8 +270,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Subject{"llama_four_bits", "llama",
                               TestLatents{.heads_per_group = 2, .k = kFourBits, .v = kFourBits}},
                       Subject{"llama_mixed", "llama", Mixed(4, true)},
-                      Subject{"qwen3_mixed", "qwen3", Mixed(0, true)},
-                      Subject{"gpt2_full", "gpt2"}, Subject{"gpt2_mixed", "gpt2", Mixed(4, false)},
+                      Subject{"qwen3_mixed", "qwen3", Mixed(0, true)}, Subject{"gpt2_full", "gpt2"},
+                      Subject{"gpt2_mixed", "gpt2", Mixed(4, false)},
                       Subject{"bloom_mixed", "bloom", Mixed(1, true)}),
     [](const auto& info) { return info.param.name; });
 
