@@ -27,9 +27,10 @@ int ThreadsOf(const ModelOptions& options) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-absl::StatusOr<std::unique_ptr<Ops>> CreateGpuOps(int index) {
+absl::StatusOr<std::unique_ptr<Ops>> CreateGpuOps(int index,
+                                                  [[maybe_unused]] bool batch_invariant) {
 #if LATENTD_CUDA
-  return CreateCudaOps(index);
+  return CreateCudaOps(index, {.batch_invariant = batch_invariant});
 #else
   return absl::UnimplementedError(absl::StrCat(
       "--device is \"cuda:", index,
@@ -75,6 +76,9 @@ void AddModelFlags(CommandLine* flags, ModelOptions* options) {
              "with --dummy-weights: random 4-bit latents with these percentages of the dims of K "
              "and V, 50/50");
   flags->Add("device", &options->device, "NAME", kDeviceHelp);
+  flags->Add("batch-invariant", &options->batch_invariant,
+             "on a GPU: the same bits for a sequence whatever runs beside it, as the CPU has them "
+             "always, by slower attention");
   flags->Add("threads", &options->threads, "N", "threads of the CPU backend; 0: one per core",
              {.min = 0, .max = 1024});
   flags->AddBytes("cache-bytes", &options->cache_bytes,
@@ -128,7 +132,7 @@ absl::StatusOr<std::unique_ptr<Ops>> CreateOps(const ModelOptions& options) {
   if (device == "reference") return CreateReferenceOps();
   int gpu = 0;
   if (absl::ConsumePrefix(&device, "cuda:") && absl::SimpleAtoi(device, &gpu)) {
-    return CreateGpuOps(gpu);
+    return CreateGpuOps(gpu, options.batch_invariant);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--device is \"", options.device, "\", allowed: cpu, reference, cuda:0, cuda:1 ..."));

@@ -22,6 +22,7 @@ struct ModelOptions {
   bool dummy_weights = false;            // --dummy-weights: random ones, whatever `model` holds
   std::string dummy_latents;             // --dummy-latents: as MakeDummyLatents; empty: none
   std::string device = "cpu";            // --device: cpu, reference or cuda:N
+  bool batch_invariant = false;          // --batch-invariant
   int threads = 0;                       // --threads; 0: one per core
   int64_t cache_bytes = 0;               // --cache-bytes; 0: not given
   std::optional<double> cache_fraction;  // --cache-fraction

@@ -50,7 +50,8 @@ class AttentionPlan {
 // The law: an output row is a function of its own input row (and of its sequence's cache, for
 // Attention) alone, bit for bit, for any batch size, chunking, place in the batch and thread count.
 // So a backend sums in a fixed order and picks no kernel by the batch whose bits differ from
-// another's. Backends differ from one another by rounding only, within what params.h allows.
+// another's. Backends differ from one another by rounding only, within what params.h allows. Where
+// a backend says so, it can be made without the law, for speed: bits then differ by rounding.
 class Ops {
  public:
   virtual ~Ops() = default;

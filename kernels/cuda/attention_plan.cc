@@ -94,7 +94,8 @@ std::vector<float> Transposed(const float* up, int heads, int head_dim, int dims
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaAttentionPlan>> CudaAttentionPlan::Create(
-    CudaDevice& device, const AttentionSpec& spec, const DeviceRopeTable& rope) {
+    CudaDevice& device, const AttentionSpec& spec, const DeviceRopeTable& rope,
+    bool batch_invariant) {
   if (spec.head_dim % 2 != 0) {
     return absl::UnimplementedError(absl::StrCat("attention on CUDA: head_dim is ", spec.head_dim,
                                                  ", must be a multiple of 2"));
@@ -147,7 +148,7 @@ absl::StatusOr<std::unique_ptr<CudaAttentionPlan>> CudaAttentionPlan::Create(
     ASSIGN_OR_RETURN(plan->k_up_fragments_, DeviceArray<uint32_t>::CopyOf(device, Fragments(spec)));
     view.k_up_fragments = plan->k_up_fragments_.data();
   }
-  RETURN_IF_ERROR(plan->AddDecode(device, spec));
+  if (!batch_invariant) RETURN_IF_ERROR(plan->AddDecode(device, spec));
   plan->spec_.k_up = plan->spec_.v_up = plan->spec_.k_bias = plan->spec_.v_bias =
       plan->spec_.k_norm = plan->spec_.alibi_slopes = nullptr;
   return plan;

@@ -13,13 +13,15 @@ namespace latentd {
 // A layer's attention with its factors in the device's memory.
 class CudaAttentionPlan final : public AttentionPlan {
  public:
-  // `spec` has passed ValidateAttention. `rope`: of spec.rope, empty without. UNIMPLEMENTED for
+  // `spec` has passed ValidateAttention. `rope`: of spec.rope, empty without. `batch_invariant`: as
+  // CudaOptions says. UNIMPLEMENTED for
   // more than kMaxSegments segments of a plane, more dims than a kernel has registers or shared
   // memory for, or an odd head_dim; the message names both numbers. RESOURCE_EXHAUSTED names the
   // bytes.
   static absl::StatusOr<std::unique_ptr<CudaAttentionPlan>> Create(CudaDevice& device,
                                                                    const AttentionSpec& spec,
-                                                                   const DeviceRopeTable& rope);
+                                                                   const DeviceRopeTable& rope,
+                                                                   bool batch_invariant);
   const PlanView& view() const { return view_; }
 
  private:

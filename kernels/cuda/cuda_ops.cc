@@ -26,8 +26,8 @@ namespace {
 // LogProbability alone wait, for their results.
 class CudaOps final : public Ops {
  public:
-  static absl::StatusOr<std::unique_ptr<Ops>> Create(int index) {
-    std::unique_ptr<CudaOps> ops(new CudaOps);
+  static absl::StatusOr<std::unique_ptr<Ops>> Create(int index, const CudaOptions& options) {
+    std::unique_ptr<CudaOps> ops(new CudaOps(options));
     ASSIGN_OR_RETURN(ops->device_, CudaDevice::Create(index));
     ASSIGN_OR_RETURN(ops->matmul_, CudaMatmul::Create(*ops->device_));
     ops->name_ = absl::StrCat("cuda:", index, " (", ops->device_->name(), ")");
@@ -47,12 +47,16 @@ class CudaOps final : public Ops {
 
   absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(
       const AttentionSpec& spec) override {
+    return PrepareAttention(spec, options_.batch_invariant);
+  }
+  absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareAttention(const AttentionSpec& spec,
+                                                                  bool batch_invariant) {
     RETURN_IF_ERROR(ValidateAttention(spec));
     DeviceRopeTable rope;
     if (spec.rope != nullptr) {
       ASSIGN_OR_RETURN(rope, TableOf(*spec.rope));
     }
-    return CudaAttentionPlan::Create(*device_, spec, rope);
+    return CudaAttentionPlan::Create(*device_, spec, rope, batch_invariant);
   }
 
   void BeginStep(const StepInputs& step) override {
@@ -91,7 +95,7 @@ class CudaOps final : public Ops {
     DeviceArray<float> cos, sin;
   };
 
-  CudaOps() = default;
+  explicit CudaOps(const CudaOptions& options) : options_(options) {}
 
   // The table in the device's memory, where the first who asks for it brings it.
   absl::StatusOr<DeviceRopeTable> TableOf(const RopeTable& table) {
@@ -103,6 +107,7 @@ class CudaOps final : public Ops {
     return DeviceRopeTable{.cos = copy.cos.data(), .sin = copy.sin.data()};
   }
 
+  const CudaOptions options_;
   std::string name_;
   std::unique_ptr<CudaDevice> device_;  // outlives all below
   std::unique_ptr<StepMemory> step_;
@@ -116,6 +121,14 @@ class CudaOps final : public Ops {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(int index) { return CudaOps::Create(index); }
+absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(int index, const CudaOptions& options) {
+  return CudaOps::Create(index, options);
+}
+
+absl::StatusOr<std::unique_ptr<AttentionPlan>> PrepareCudaAttention(Ops& ops,
+                                                                    const AttentionSpec& spec,
+                                                                    bool batch_invariant) {
+  return static_cast<CudaOps&>(ops).PrepareAttention(spec, batch_invariant);
+}
 
 }  // namespace latentd

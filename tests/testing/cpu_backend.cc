@@ -20,6 +20,7 @@ bool HasFewBits(const std::vector<Segment>& segments) {
 
 const char* TestedBackendName() { return "cpu"; }
 absl::StatusOr<std::unique_ptr<Ops>> CreateTestedOps(int threads) { return CreateCpuOps(threads); }
+absl::StatusOr<std::unique_ptr<Ops>> CreateFastestOps(int threads) { return CreateCpuOps(threads); }
 std::vector<int> ThreadCounts() { return {1, 2, 3}; }
 
 void ForEachKindOfCode(const std::function<void()>& body) { ForEachVectorTarget(body); }

@@ -18,13 +18,20 @@ float RoundedToBFloat16(float value) {
 }  // namespace
 
 const char* TestedBackendName() { return "cuda"; }
-absl::StatusOr<std::unique_ptr<Ops>> CreateTestedOps(int) { return CreateCudaOps(0); }
+absl::StatusOr<std::unique_ptr<Ops>> CreateTestedOps(int) {
+  return CreateCudaOps(0, {.batch_invariant = true});
+}
+absl::StatusOr<std::unique_ptr<Ops>> CreateFastestOps(int) { return CreateCudaOps(0); }
 std::vector<int> ThreadCounts() { return {1}; }
 
 void ForEachKindOfCode(const std::function<void()>& body) { body(); }
 
 std::vector<PlanKind> PlanKinds() {
-  return {{"cuda", [](Ops& ops, const AttentionSpec& spec) { return ops.PrepareAttention(spec); }}};
+  return {{"batch-invariant",
+           [](Ops& ops, const AttentionSpec& spec) { return ops.PrepareAttention(spec); }},
+          {"with kernels for decode steps", [](Ops& ops, const AttentionSpec& spec) {
+             return PrepareCudaAttention(ops, spec, /*batch_invariant=*/false);
+           }}};
 }
 bool MayRefuseAttention() { return true; }
 

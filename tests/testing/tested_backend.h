@@ -18,6 +18,8 @@ namespace latentd {
 const char* TestedBackendName();  // "cpu"
 // FAILED_PRECONDITION where the machine lacks the device.
 absl::StatusOr<std::unique_ptr<Ops>> CreateTestedOps(int threads);
+// The same, without the law of Ops where the backend is faster so.
+absl::StatusOr<std::unique_ptr<Ops>> CreateFastestOps(int threads);
 // What a machine may have for `threads`: bits must not depend on it.
 std::vector<int> ThreadCounts();
 

@@ -238,6 +238,36 @@ TEST_F(AttentionTest, AgreesOnDecodeSteps) {
   }
 }
 
+TEST_F(AttentionTest, AgreesOnDecodeStepsOfEveryPathAndCodec) {
+  for (const AttentionPath path : {AttentionPath::kFull, AttentionPath::kAbsorbed}) {
+    const bool full = path == AttentionPath::kFull;
+    for (const Codec codec : kAllCodecs) {
+      for (const int head_dim : {64, 80, 128}) {
+        for (const int window : {0, 100}) {
+          for (const PlanKind& kind : PlanKinds()) {
+            SCOPED_TRACE(testing::Message()
+                         << kind.name << " " << Name(path) << " " << Info(codec).name
+                         << " head_dim " << head_dim << " window " << window);
+            ExpectAgreesWithReference({.path = path,
+                                       .num_heads = 12,
+                                       .num_kv_heads = 4,
+                                       .head_dim = head_dim,
+                                       .k_latent_heads = full ? 4 : 2,
+                                       .v_latent_heads = full ? 4 : 2,
+                                       .k = One(full ? head_dim : 112, codec),
+                                       .v = One(full ? head_dim : 160, codec),
+                                       .sinks = full ? 0 : 4,
+                                       .own_page = !full,
+                                       .window = window,
+                                       .alibi = head_dim == 80},
+                                      {0, 1, 63, 64, 65, 700}, 1, kind);
+          }
+        }
+      }
+    }
+  }
+}
+
 // What is allowed beside codes of 8 bits.
 double EightBitTolerance() {
   return AttentionTolerance(
