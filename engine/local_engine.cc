@@ -59,8 +59,12 @@ class LocalEngine final : public Engine {
   // there are, each near the end of a context of that many tokens, whose blocks are all the pool's
   // first. The device keeps the memory for what follows.
   absl::Status ComputeLargestSteps(int rows, int context) {
-    for (const int sequences : {1, std::min(rows, info_.num_sequences)}) {
-      const int rows_each = std::min(rows / sequences, context);
+    const int most = std::min(rows, info_.num_sequences);
+    struct Rows {
+      int sequences, each;
+    };
+    for (const auto& [sequences, each] : {Rows{1, rows}, Rows{most, rows / most}, Rows{most, 1}}) {
+      const int rows_each = std::min(each, context);
       // The rows lie in as many pages as they can.
       const int last_page = (context - rows_each / 2) / kBlockTokens * kBlockTokens;
       const int end = std::max(rows_each, last_page + rows_each / 2);

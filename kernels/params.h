@@ -160,7 +160,8 @@ struct AttentionSpec {
   // int8 scale per token; together that moves a key by about 1 % of its norm, beside the 10 % of
   // 4-bit codes themselves. Factors of codes of 8 bits and more, absorbed queries and softmax
   // weights must be finer, about 2^-15 of the largest, so that the codes bound the error.
-  // Everything else is fp32.
+  // Everything else is fp32. On a GPU numbers that tensor cores multiply are fp16 (2^-11 of each),
+  // keys rebuilt from codes of at most 4 bits bf16 (2^-9), and sums fp32.
   const float* k_up = nullptr;
   const float* v_up = nullptr;
   const float* k_bias = nullptr;

@@ -81,7 +81,7 @@ absl::Status ValidateRope(const RopeConfig& rope, int head_dim) {
 }  // namespace
 
 absl::Status Validate(const ModelConfig& config) {
-  RETURN_IF_ERROR(IntInRange("vocab_size", config.vocab_size, 1, 1 << 24));
+  RETURN_IF_ERROR(IntInRange("vocab_size", config.vocab_size, 1, 1 << 20));
   RETURN_IF_ERROR(IntInRange("num_layers", config.num_layers, 1, 4096));
   RETURN_IF_ERROR(IntInRange("hidden_dim", config.hidden_dim, 1, 1 << 20));
   RETURN_IF_ERROR(IntInRange("mlp_dim", config.mlp_dim, 1, 1 << 22));

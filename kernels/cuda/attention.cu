@@ -1,4 +1,4 @@
-// Decode and prefill attention on fp16 tensor cores (sm_80 and later), for every path and codec.
+// Attention on fp16 tensor cores (sm_80 and later), for every path and codec.
 //
 // A block of threads attends for one KV head, one split of the context and as many rows of one
 // sequence as fill its query tiles. It walks over the split's pages: keys are decoded, or rebuilt
@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cache_view.h"
+#include "kernels/cuda/absorb_queries.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_page.cuh"
@@ -32,7 +33,7 @@ constexpr int64_t kPartialFloats = int64_t{1} << 26;  // at most, of one launch
 template <int kTiles, int kValueTiles>
 struct Attend {
   __device__ __forceinline__ Attend(const AttendArguments& p, const RowTile& tile, uint8_t* memory)
-      : p_(p), tile_(tile), parts_(p.plan, kTiles) {
+      : p_(p), tile_(tile), parts_(p.plan, kTiles, p.fetches) {
     auto* halves = reinterpret_cast<__half*>(memory);
     queries_ = halves;
     keys_ = halves + parts_.keys;
@@ -73,28 +74,29 @@ struct Attend {
     const uint8_t* page = pass.own
                               ? OwnPageOf(plan, p_.step, tile_.sequence, pass.start / kBlockTokens)
                               : CodedPage(pass.start);
-    const uint8_t* k = pass.own ? KeysOf(format, page) : raw_;
-    const uint8_t* v = pass.own ? ValuesOf(format, page) : raw_ + format.k.head_bytes;
+    const bool fetched = p_.fetches && !pass.own;
+    const uint8_t* k = fetched ? raw_ : KeysOf(format, page);
+    const uint8_t* v = fetched ? raw_ + format.k.head_bytes : ValuesOf(format, page);
     const bool rebuilt = plan.path == AttentionPath::kReconstruct;
     const int stride = rebuilt ? parts_.latent_stride : KeyStride();
-    if (!pass.own) WaitForFetch();
+    if (fetched) WaitForFetch();
     __syncthreads();  // the last page's values were read, this one's keys are there
     DecodePage<kThreads, TileOrder::kDimMajor>(format.k, k, last, stride, latents_, nullptr);
     if (threadIdx.x < kBlockTokens) bad_[threadIdx.x] = 0;
     __syncthreads();
-    if (!pass.own) FetchKeys(next, end);
+    if (fetched) FetchKeys(next, end);
     if (rebuilt) {
       RebuildKeys(plan, latents_, stride, page, format, pass.start, parts_.query_stride, keys_);
       __syncthreads();
     }
     Scores<kTiles>(queries_, rebuilt ? keys_ : latents_, parts_.query_stride,
                    rebuilt ? parts_.query_stride : stride, KeyDims(plan), scores_);
-    if (!pass.own) WaitForFetch();
+    if (fetched) WaitForFetch();
     __syncthreads();
     DecodePage<kThreads, TileOrder::kTokenMajor>(format.v, v, last, parts_.latent_stride, latents_,
                                                  bad_);
     __syncthreads();
-    if (!pass.own) FetchValues(next, end);
+    if (fetched) FetchValues(next, end);
     Softmax(plan, tile_, count_, kTiles * kTileQueries, pass, scores_, bad_, state_, weights_);
     __syncthreads();
     AddValues();
@@ -229,8 +231,10 @@ __global__ void __launch_bounds__(kThreads)
   const int first_page = first / kBlockTokens * kBlockTokens;
   const int coded_end =
       p.plan.own_page ? min(end, last_position / kBlockTokens * kBlockTokens) : end;
-  attend.FetchKeys(first_page, coded_end);
-  attend.FetchValues(first_page, coded_end);
+  if (p.fetches) {
+    attend.FetchKeys(first_page, coded_end);
+    attend.FetchValues(first_page, coded_end);
+  }
   for (int start = first_page; start < end; start += kBlockTokens) {
     if (start < coded_end) {
       attend.Page({.start = start, .own = false}, start + kBlockTokens, coded_end);
@@ -268,8 +272,10 @@ const KernelChoice* ChoiceOf(absl::Span<const KernelChoice> kernels, int v_dims)
 int QueriesPerKv(const PlanView& plan) { return plan.num_heads / plan.num_kv_heads; }
 
 void Launch(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
-            const AttendArguments& arguments) {
-  const int bytes = SharedParts(arguments.plan, choice.tiles).bytes;
+            AttendArguments arguments) {
+  arguments.fetches =
+      SharedParts(arguments.plan, choice.tiles, /*fetches=*/true).bytes <= device.shared_bytes();
+  const int bytes = SharedParts(arguments.plan, choice.tiles, arguments.fetches).bytes;
   device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                "shared memory of attention");
@@ -281,7 +287,7 @@ void Launch(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
 
 absl::Status CudaAttention::Check(CudaDevice& device, const PlanView& plan) {
   constexpr int kMaxValueDims = 1024;
-  const int bytes = SharedParts(plan, 1).bytes;
+  const int bytes = SharedParts(plan, 1, /*fetches=*/false).bytes;
   if (QueriesPerKv(plan) > kTileQueries) {
     return absl::UnimplementedError(absl::StrCat("attention on CUDA: ", QueriesPerKv(plan),
                                                  " query heads share a KV head, the most are ",
@@ -320,7 +326,8 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
   const int per_kv = QueriesPerKv(plan);
   if (most_rows * per_kv > kTileQueries) {
     const KernelChoice* four = ChoiceOf(kFourTiles, plan.coded.v.dims);
-    if (four != nullptr && SharedParts(plan, four->tiles).bytes <= device_.shared_bytes()) {
+    if (four != nullptr &&
+        SharedParts(plan, four->tiles, /*fetches=*/false).bytes <= device_.shared_bytes()) {
       choice = four;
     }
   }
@@ -366,11 +373,9 @@ void CudaAttention::Decode(AttendArguments arguments, float* out) {
   const bool absorbed = plan.path == AttentionPath::kAbsorbed;
   const int blocks = latents ? LatentDecodeBlocks(device_) : DirectDecodeBlocks(device_, plan);
   const int64_t partial = 2 + plan.coded.v.dims, sequences = step.num_sequences;
-  const int64_t coded =
-      (blocks + plan.decode.units * sequences) * (plan.num_heads / plan.decode.units) * partial;
+  const int64_t coded = DecodeFloats(plan, sequences, blocks);
   const int64_t own = plan.own_page ? sequences * plan.num_heads * partial : 0;
-  const int64_t queries =
-      absorbed ? int64_t{step.num_rows} * plan.num_heads * plan.coded.k.dims : 0;
+  const int64_t queries = absorbed ? sequences * plan.num_heads * plan.coded.k.dims : 0;
   const absl::Status memory = partials_.Reserve(device_, coded + own + queries);
   if (!memory.ok()) return device_.Fail(std::string(memory.message()));
   float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;

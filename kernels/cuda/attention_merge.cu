@@ -105,15 +105,14 @@ __device__ void Merge(const MergeArguments& p, int sequence, int row, int positi
   float largest = -INFINITY;
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const float* partial = partials.At(i);
-    weights[i] = partial[1] != 0.0f ? partial[0] : -INFINITY;  // 0: nothing seen
-    largest = fmaxf(largest, weights[i]);
+    if (partial[1] != 0.0f) largest = fmaxf(largest, partial[0]);  // 0: nothing seen
   }
   largest = BlockMax(largest);
   float sum = 0.0f;
   for (int i = threadIdx.x; i < count; i += kThreads) {
-    const float weight = weights[i] == -INFINITY ? 0.0f : exp2f(weights[i] - largest);
-    weights[i] = weight;
-    sum += weight == 0.0f ? 0.0f : partials.At(i)[1] * weight;
+    const float* partial = partials.At(i);
+    weights[i] = partial[1] != 0.0f ? exp2f(partial[0] - largest) : 0.0f;
+    sum += partial[1] * weights[i];
   }
   sum = BlockSum(sum);
   // Two dims a thread; where there are threads left, groups of them share the partial results.

@@ -31,7 +31,7 @@ __host__ __device__ inline int KeyDims(const PlanView& plan) {
 // The parts of a block's shared memory, in halves, but for the floats. `raw` are the next page's
 // bytes of K and V, which come while this page is worked on.
 struct SharedParts {
-  __host__ __device__ SharedParts(const PlanView& plan, int query_tiles) {
+  __host__ __device__ SharedParts(const PlanView& plan, int query_tiles, bool fetches) {
     const bool rebuilt = plan.path == AttentionPath::kReconstruct;
     const int queries = query_tiles * kTileQueries, k = plan.coded.k.dims, v = plan.coded.v.dims;
     query_stride = KeyDims(plan) + kPadding;
@@ -40,7 +40,7 @@ struct SharedParts {
     latents = keys + (rebuilt ? kBlockTokens * query_stride : 0);
     weights = latents + kBlockTokens * latent_stride;
     raw = (weights + queries * kWeightStride + 7) / 8 * 8;
-    floats = raw + (plan.coded.k.head_bytes + plan.coded.v.head_bytes) / 2;
+    floats = raw + (fetches ? (plan.coded.k.head_bytes + plan.coded.v.head_bytes) / 2 : 0);
     bytes = 2 * floats + 4 * (queries * kScoreStride + 3 * queries + kBlockTokens);
   }
   int query_stride, latent_stride;
@@ -64,6 +64,7 @@ struct AttendArguments {
   int rows_per_tile = 0;
   int max_splits = 0;
   AttendPart part = AttendPart::kAll;
+  bool fetches = false;  // the next page while one is worked on: where shared memory has room
 };
 
 // Of a query: its row of the tile and its head.

@@ -29,7 +29,7 @@ class CudaOps final : public Ops {
   static absl::StatusOr<std::unique_ptr<Ops>> Create(int index, const CudaOptions& options) {
     std::unique_ptr<CudaOps> ops(new CudaOps(options));
     ASSIGN_OR_RETURN(ops->device_, CudaDevice::Create(index));
-    ASSIGN_OR_RETURN(ops->matmul_, CudaMatmul::Create(*ops->device_));
+    ASSIGN_OR_RETURN(ops->matmul_, CudaMatmul::Create(*ops->device_, options.batch_invariant));
     ops->name_ = absl::StrCat("cuda:", index, " (", ops->device_->name(), ")");
     ops->step_ = std::make_unique<StepMemory>(*ops->device_);
     ops->attention_ = std::make_unique<CudaAttention>(*ops->device_);
@@ -101,8 +101,17 @@ class CudaOps final : public Ops {
   absl::StatusOr<DeviceRopeTable> TableOf(const RopeTable& table) {
     RopeCopy& copy = rope_[&table];
     if (copy.sin.empty()) {
-      ASSIGN_OR_RETURN(copy.cos, DeviceArray<float>::CopyOf(*device_, table.cos));
-      ASSIGN_OR_RETURN(copy.sin, DeviceArray<float>::CopyOf(*device_, table.sin));
+      // Whole pages: kernels turn a page's last tokens, too, though no row may see them.
+      const int64_t pages = (table.max_positions + kBlockTokens - 1) / kBlockTokens;
+      const auto bring = [&](const std::vector<float>& values,
+                             DeviceArray<float>* to) -> absl::Status {
+        ASSIGN_OR_RETURN(*to,
+                         DeviceArray<float>::Create(*device_, pages * kBlockTokens * table.pairs));
+        device_->CopyIn(to->data(), values.data(), std::ssize(values) * int64_t{sizeof(float)});
+        return absl::OkStatus();
+      };
+      RETURN_IF_ERROR(bring(table.cos, &copy.cos));
+      RETURN_IF_ERROR(bring(table.sin, &copy.sin));
     }
     return DeviceRopeTable{.cos = copy.cos.data(), .sin = copy.sin.data()};
   }

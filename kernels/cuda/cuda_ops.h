@@ -9,8 +9,8 @@ namespace latentd {
 
 struct CudaOptions {
   // The law of Ops (kernels/ops.h). Without it, attention of sequences that have one row in a step
-  // has kernels of its own, faster by far: a row's bits then depend on the other sequences of its
-  // step, by rounding, and on whether it came alone.
+  // has kernels of its own, and products have algorithms for few rows, faster by far: a row's bits
+  // then depend on the others of its step, by rounding.
   bool batch_invariant = false;
 };
 

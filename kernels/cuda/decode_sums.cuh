@@ -162,16 +162,18 @@ class DecodeSums {
         const int token = lane_ + 32 * e;
         const float score =
             scores[query * kScoreStride + token] * scale + slope * static_cast<float>(token - last);
-        weights[i][e] = sees_[e] ? score : -INFINITY;
+        weights[i][e] = !sees_[e] ? -INFINITY : fabsf(score) < INFINITY ? score : NAN;
       }
     }
 #pragma unroll
     for (int i = 0; i < kQueriesOfWarp; ++i) {
+      const float added = weights[i][0] + weights[i][1];
+      const bool fault = __any_sync(0xffffffffu, added != added);  // a score that is no number
       const float largest = fmaxf(largest_[i], WarpMax(fmaxf(weights[i][0], weights[i][1])));
       const bool none = largest == -INFINITY;
       for (float& x : weights[i]) x = none ? 0.0f : exp2f(x - largest);
       const float correction = none ? 1.0f : exp2f(largest_[i] - largest);
-      sum_[i] = sum_[i] * correction + weights[i][0] + weights[i][1];
+      sum_[i] = fault ? NAN : sum_[i] * correction + weights[i][0] + weights[i][1];
       largest_[i] = largest;
       if (lane_ == 0) corrections_[warp_ + kWarps * i] = correction;
     }
@@ -192,8 +194,8 @@ class DecodeSums {
 
   // sums = V^T weights^T: rows are dims, columns queries. Of codes, row lane / 4 of product j of a
   // block is dim 4 half + j of tile lane / 8, row 8 + lane / 4 the one 8 further; of halves,
-  // product j is tile j. `last`: of the page's tokens that may be numbers.
-  __device__ __forceinline__ void Add(const uint8_t* values, int last) {
+  // product j is tile j. Only the page's tokens [first, last] must be numbers.
+  __device__ __forceinline__ void Add(const uint8_t* values, int first, int last) {
     const int quad = lane_ % 4;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
@@ -227,7 +229,7 @@ class DecodeSums {
           if (kWide) Bytes(values, of, side, sums_[h]);
           break;
         default:
-          if (kWide) Halves(values, of, side, last, sums_[h]);
+          if (kWide) Halves(values, of, side, first, last, sums_[h]);
       }
     }
   }
@@ -241,7 +243,7 @@ class DecodeSums {
       if (query >= queries_) break;
       const float sum = WarpSum(sum_[i]);
       if (lane_ == 0) {
-        place[query * size] = largest_[i];
+        place[query * size] = sum == sum ? largest_[i] : 0.0f;
         place[query * size + 1] = sum;
       }
     }
@@ -361,9 +363,9 @@ class DecodeSums {
     }
   }
 
-  // What lies past `last` may be anything: a weight of 0 does not hide that.
+  // What lies outside of [first, last] may be anything: a weight of 0 does not hide that.
   __device__ __forceinline__ void Halves(const uint8_t* values, const ValueBlock& of, int side,
-                                         int last, HalfSums& sums) const {
+                                         int first, int last, HalfSums& sums) const {
 #pragma unroll
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       FragmentA a[2];
@@ -371,12 +373,12 @@ class DecodeSums {
       for (int j = 0; j < 2; ++j) {
         const int tile = min(2 * side + j, of.tiles - 1);
         a[j] = LoadValues(values + of.offset + tile * (2 * kTileDims * kBlockTokens), 16 * step);
-        if (last >= kBlockTokens - 1) continue;
+        if (first <= 0 && last >= kBlockTokens - 1) continue;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int token = 16 * step + i / 2 * 8 + lane_ % 4 * 2;
-          if (token > last) a[j].x[i] = 0;
-          if (token + 1 > last) a[j].x[i] &= 0xFFFFu;
+          if (token < first || token > last) a[j].x[i] &= 0xFFFF0000u;
+          if (token + 1 < first || token + 1 > last) a[j].x[i] &= 0xFFFFu;
         }
       }
       AddProducts(a, of.segment, step, sums);

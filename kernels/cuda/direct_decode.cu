@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/decode_sums.cuh"
 #include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/key_loader.cuh"
 
 namespace latentd {
 namespace {
@@ -98,65 +99,6 @@ __device__ inline void WaitForFetches(int count) {
   }
 }
 
-// Keys of 16 tokens and 16 dims in registers: A of a product with queries.
-struct KeyLoader {
-  const uint8_t* codes;  // of the latent head's stage
-  int warp, lane;
-
-  // Of codes, rows lane / 4 and 8 below are neighbouring tokens.
-  __device__ __forceinline__ int token() const { return 16 * warp + lane / 4 * 2; }
-
-  template <int kBits>
-  __device__ __forceinline__ FragmentA Load(const uint8_t* tile) const {
-    const int quad = lane % 4, half = quad / 2;
-    const int selector = quad % 2 == 0 ? 0x4140 : 0x4342;
-    const auto* words = reinterpret_cast<const uint32_t*>(tile);
-    FragmentA a;
-    if (kBits == 16) {
-      const int dim = lane / 16 * 8 + lane % 8, part = 2 * warp + lane / 8 % 2;
-      const auto at = static_cast<uint32_t>(
-          __cvta_generic_to_shared(tile + dim * 2 * kBlockTokens + (part ^ (dim % 8)) * 16));
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                   : "=r"(a.x[0]), "=r"(a.x[1]), "=r"(a.x[2]), "=r"(a.x[3])
-                   : "r"(at)
-                   : "memory");
-      return a;
-    }
-    if (kBits == 8) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const auto two =
-            *reinterpret_cast<const uint2*>(words + (2 * k + half) * kBlockTokens + token());
-        a.x[2 * k] = ByteValues(two.x, selector);
-        a.x[2 * k + 1] = ByteValues(two.y, selector);
-      }
-      return a;
-    }
-    uint2 two;
-    if (kBits == 4) {
-      two = *reinterpret_cast<const uint2*>(words + half * kBlockTokens + token());
-    } else {
-      two = *reinterpret_cast<const uint2*>(words + token());
-      two.x = two.x >> (2 * half) & 0x33333333u;
-      two.y = two.y >> (2 * half) & 0x33333333u;
-      if (kBits == 3) {
-        const uint32_t high =
-            *reinterpret_cast<const uint32_t*>(tile + 4 * kBlockTokens + 2 * token());
-        two.x |= KeyHighBits(high & 0xFFFFu, half);
-        two.y |= KeyHighBits(high >> 16, half);
-      }
-    }
-    const __half2 middle = NibbleMiddle(kBits);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t bytes = __byte_perm(i == 0 ? two.x : two.y, 0, selector);
-      a.x[i] = NibbleValues(bytes << 4, middle);
-      a.x[2 + i] = NibbleValues(bytes, middle);
-    }
-    return a;
-  }
-};
-
 template <int kQueryTiles>
 struct DirectBlock {
   const DirectDecodeArguments& p;
@@ -182,9 +124,9 @@ struct DirectBlock {
     const PlanView& plan = p.plan;
     const int dims = QueryDims(plan), tiles = plan.coded.k.dims / kTileDims;
     const float scale = plan.softmax_scale * kLog2E;
-    const float* rows = p.q + (int64_t{p.step.cu_q_lens[piece.sequence]} * plan.num_heads +
-                               piece.unit * parts.queries) *
-                                  dims;
+    const int row =
+        plan.path == AttentionPath::kAbsorbed ? piece.sequence : p.step.cu_q_lens[piece.sequence];
+    const float* rows = p.q + (int64_t{row} * plan.num_heads + piece.unit * parts.queries) * dims;
     for (int i = threadIdx.x; i < tiles * kQueryTiles * 32; i += kBlockThreads) {
       const int lane = i % 32, query = i / 32 % kQueryTiles * 8 + lane / 4;
       const int dim = i / (32 * kQueryTiles) * kTileDims + lane % 4 * 2;
@@ -305,14 +247,15 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
       const uint8_t* codes = memory + parts.stage + stage * parts.stage_bytes;
       const uint8_t* values = codes + parts.k_bytes;
       const int start = (piece.page + j) * kBlockTokens, last = piece.position - start;
-      sums.BeginPage(FirstVisible(p.plan, piece.position) - start, last, values);
+      const int first = FirstVisible(p.plan, piece.position) - start;
+      sums.BeginPage(first, last, values);
       block.Scores(codes);
       __syncthreads();
       sums.Softmax(
           last, scores, [](int) { return 1.0f; },
           [slopes](int query) { return slopes == nullptr ? 0.0f : slopes[query] * kLog2E; });
       __syncthreads();
-      sums.Add(values, last);
+      sums.Add(values, first, last);
       next_stage = stage;
       if (++stage == p.stages) stage = 0;
     }
@@ -321,35 +264,6 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
     WaitForFetches(0);
     __syncthreads();  // before the next piece's pages and queries
   }
-}
-
-constexpr int kAbsorbDims = 32;  // of a block
-
-__global__ void __launch_bounds__(kBlockThreads)
-    Absorb(const __grid_constant__ PlanView plan, const __grid_constant__ StepView step,
-           const float* q, float* absorbed) {
-  __shared__ float parts[kBlockThreads / 32][kAbsorbDims];
-  const int sequence = blockIdx.x, head = blockIdx.y;
-  if (!IsDecoded(step, sequence)) return;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, dims = plan.coded.k.dims;
-  const int d = static_cast<int>(blockIdx.z) * kAbsorbDims + lane;
-  const int kv_head = head / (plan.num_heads / plan.num_kv_heads);
-  const int64_t at = int64_t{step.cu_q_lens[sequence]} * plan.num_heads + head;
-  const float* row = q + at * plan.head_dim;
-  const float* up = plan.k_up + int64_t{kv_head} * plan.head_dim * dims + d;
-  float sum = 0.0f;
-  if (d < dims) {
-#pragma unroll 8
-    for (int i = warp; i < plan.head_dim; i += kBlockThreads / 32) {
-      sum += row[i] * up[int64_t{i} * dims];
-    }
-  }
-  parts[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || d >= dims) return;
-  sum = 0.0f;
-  for (const auto& part : parts) sum += part[lane];
-  absorbed[at * dims + d] = sum;
 }
 
 using Kernel = void (*)(DirectDecodeArguments);
@@ -425,14 +339,6 @@ DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan) {
 
 int DirectDecodeBlocks(const CudaDevice& device, const PlanView& plan) {
   return device.multiprocessors() * OccupancyOf(device, plan, kMostDecodeSequences).blocks;
-}
-
-void AbsorbQueries(CudaDevice& device, const PlanView& plan, const StepView& step, const float* q,
-                   float* absorbed) {
-  const dim3 grid(step.num_sequences, plan.num_heads,
-                  (plan.coded.k.dims + kAbsorbDims - 1) / kAbsorbDims);
-  Absorb<<<grid, kBlockThreads, 0, device.stream()>>>(plan, step, q, absorbed);
-  device.Check(cudaGetLastError(), "absorbed queries");
 }
 
 void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView& step,

@@ -13,12 +13,8 @@ namespace latentd {
 DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan);
 int DirectDecodeBlocks(const CudaDevice& device, const PlanView& plan);
 
-// Queries as the absorbed path takes them, k_up^T q: [T][num_heads][k dims] from [T][num_heads]
-// [head_dim], of the sequences with one row.
-void AbsorbQueries(CudaDevice& device, const PlanView& plan, const StepView& step, const float* q,
-                   float* absorbed);
-
-// q: [T][num_heads][head_dim], absorbed ones on kAbsorbed.
+// q: [T][num_heads][head_dim]; on kAbsorbed of AbsorbQueries, [S][num_heads][k dims].
+// partials: DecodeFloats(plan, sequences, DirectDecodeBlocks()).
 void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
                         const float* q, float* partials);
 

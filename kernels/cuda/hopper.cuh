@@ -33,7 +33,8 @@ class PhaseBarrier {
         "r"(bytes)
         : "memory");
   }
-  // Waits for the end of phase `phase`, counted from 0, the current one or the one before.
+  // Waits for the end of phase `phase`, counted from 0: the current one or the one before. Whoever
+  // does not wait for every phase must know otherwise that the one before `phase` has ended.
   __device__ void Wait(int phase) {
     asm volatile(
         "{\n"

@@ -17,7 +17,7 @@ namespace latentd {
 // together fetch pages, turn the queries back by the angle of each page's start (so that keys are
 // turned by their offset in the page alone), and take scores and values to the result.
 //
-//   codes -> int8 (exact; registers) x k_up -> int32 -> fp16 keys, turned -> x queries -> scores
+//   codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores
 //   scores -> weights -> x token scales -> fp16 x codes of V (exact fp16) -> sums, fp32
 
 inline constexpr int kGroupThreads = 128;  // of a warpgroup

@@ -14,6 +14,7 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
                               const PlanView& plan);
 int LatentDecodeBlocks(const CudaDevice& device);
 
+// q: [T][num_heads][head_dim]. partials: DecodeFloats(plan, sequences, LatentDecodeBlocks()).
 void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
                         const float* q, float* partials);
 

@@ -65,6 +65,10 @@ struct KeyGroup {
 
  private:
   __device__ __forceinline__ void Page(int index, int loads) {
+    // First: with the queries of this page the value warps have seen the page come that had its
+    // stage before, which may have been the other warpgroup's.
+    const int ring = index % kRing;
+    barriers_.turned[ring].Wait(index / kRing);
     barriers_.fetched[place_.stage].Wait(place_.phase);
     const uint8_t* codes = memory_ + parts_.stage + place_.stage * parts_.stage_bytes;
     uint32_t a[kSteps][4];
@@ -74,8 +78,6 @@ struct KeyGroup {
     } else {
       LoadMixed(codes, a, scale);
     }
-    const int ring = index % kRing;
-    barriers_.turned[ring].Wait(index / kRing);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
     // While the right half of a pass is multiplied, the left one becomes scores.
     for (int pass = 0; pass < parts_.passes; ++pass) {

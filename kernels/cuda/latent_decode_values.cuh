@@ -160,14 +160,15 @@ struct ValueGroup {
     const uint8_t* values =
         memory_ + parts_.stage + place_.stage * parts_.stage_bytes + parts_.k_bytes;
     const int start = (piece.page + j) * kBlockTokens, last = piece.position - start;
-    sums_.BeginPage(FirstVisible(p_.plan, piece.position) - start, last, values);
+    const int first = FirstVisible(p_.plan, piece.position) - start;
+    sums_.BeginPage(first, last, values);
     barriers_.scored[ring].Wait(index / kRing);
     const auto* scores = reinterpret_cast<const float*>(memory_ + parts_.scores) +
                          ring * parts_.queries * kScoreStride;
     sums_.Softmax(
         last, scores, [this](int query) { return query_scales_[query]; }, [](int) { return 0.0f; });
     WaitForOthers(1, kValueThreads);
-    sums_.Add(values, last);
+    sums_.Add(values, first, last);
     WaitForOthers(1, kValueThreads);
     if (thread_ == 0 && j + p_.stages < piece.count) {
       Fetch(piece, place_.stage, next_block_);

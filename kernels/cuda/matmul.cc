@@ -1,6 +1,7 @@
 #include "kernels/cuda/matmul.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int64_t kAlignment = 8;      // of k: 16 bytes of bf16
-constexpr int64_t kTypicalRows = 128;  // for which an algorithm is chosen
+constexpr int64_t kTypicalRows = 128;  // for which a batch-invariant algorithm is chosen
+constexpr int64_t kMostRows = 1024;    // that algorithms tell apart
 // In bytes, of what an op is given as its output: as DeviceArray has it, and at least.
 constexpr uint32_t kOutAlignment = 256, kLeastOutAlignment = 4;
 
@@ -89,8 +91,9 @@ struct CudaMatmul::Layouts {
   cublasLtMatrixLayout_t weight = nullptr, in = nullptr, out = nullptr;
 };
 
-absl::StatusOr<std::unique_ptr<CudaMatmul>> CudaMatmul::Create(CudaDevice& device) {
-  std::unique_ptr<CudaMatmul> matmul(new CudaMatmul(device));
+absl::StatusOr<std::unique_ptr<CudaMatmul>> CudaMatmul::Create(CudaDevice& device,
+                                                               bool batch_invariant) {
+  std::unique_ptr<CudaMatmul> matmul(new CudaMatmul(device, batch_invariant));
   if (const cublasStatus_t status = cublasLtCreate(&matmul->handle_);
       status != CUBLAS_STATUS_SUCCESS) {
     return absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status)));
@@ -118,11 +121,15 @@ void CudaMatmul::Multiply(const Product& product, int64_t rows, int64_t k) {
   LATENTD_CHECK(weight.cols() == k && product.out_stride >= n);
   if (product.bias != nullptr) CudaStartFromBias(device_, product, rows);
   const Layouts layouts(n, rows, k, product.out_stride);
+  const int64_t chosen_for =
+      batch_invariant_
+          ? kTypicalRows
+          : std::min(kMostRows, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))));
   const bool aligned = reinterpret_cast<uintptr_t>(product.out) % kOutAlignment == 0;
   const float one = 1.0f, added = product.accumulate || product.bias != nullptr ? 1.0f : 0.0f;
   Check(cublasLtMatmul(handle_, layouts.product, &one, weight.values(), layouts.weight,
                        inputs_.data(), layouts.in, &added, product.out, layouts.out, product.out,
-                       layouts.out, &AlgorithmFor({n, k, product.out_stride, aligned}),
+                       layouts.out, &AlgorithmFor({n, k, product.out_stride, aligned, chosen_for}),
                        workspace_.data(), static_cast<size_t>(workspace_.size()), device_.stream()),
         "product");
 }
@@ -130,8 +137,8 @@ void CudaMatmul::Multiply(const Product& product, int64_t rows, int64_t k) {
 const cublasLtMatmulAlgo_t& CudaMatmul::AlgorithmFor(const Kind& kind) {
   const auto [it, is_new] = algorithms_.try_emplace(kind);
   if (!is_new) return it->second;
-  const auto& [n, k, stride, aligned] = kind;
-  const Layouts typical(n, kTypicalRows, k, stride);
+  const auto& [n, k, stride, aligned, rows] = kind;
+  const Layouts typical(n, rows, k, stride);
   cublasLtMatmulPreference_t preference = nullptr;
   Check(cublasLtMatmulPreferenceCreate(&preference), "preference");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {

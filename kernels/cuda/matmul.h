@@ -29,25 +29,30 @@ class CudaWeight final : public Weight {
   const DeviceArray<uint16_t> values_;
 };
 
-// Products on the tensor cores by cuBLASLt: bf16 inputs, fp32 sums and outputs. One algorithm for
-// each kind of product serves every number of rows, chosen once for many rows, so that an output
-// row does not depend on how many others there are.
+// Products on the tensor cores by cuBLASLt: bf16 inputs, fp32 sums and outputs. An algorithm is
+// chosen once for each kind of product and number of rows, rounded up to a power of 2; a
+// `batch_invariant` one once for many rows and serves every number, so that an output row does not
+// depend on how many others there are.
 class CudaMatmul {
  public:
-  static absl::StatusOr<std::unique_ptr<CudaMatmul>> Create(CudaDevice& device);
+  static absl::StatusOr<std::unique_ptr<CudaMatmul>> Create(CudaDevice& device,
+                                                            bool batch_invariant);
   ~CudaMatmul();
 
   void Run(const MatmulParams& p);
 
  private:
   struct Layouts;
-  using Kind = std::tuple<int64_t, int64_t, int64_t, bool>;  // n, k, out_stride, aligned output
-  explicit CudaMatmul(CudaDevice& device) : device_(device) {}
+  // n, k, out_stride, aligned output, rows for which an algorithm is chosen
+  using Kind = std::tuple<int64_t, int64_t, int64_t, bool, int64_t>;
+  CudaMatmul(CudaDevice& device, bool batch_invariant)
+      : device_(device), batch_invariant_(batch_invariant) {}
   void Multiply(const Product& product, int64_t rows, int64_t k);
   const cublasLtMatmulAlgo_t& AlgorithmFor(const Kind& kind);
   void Check(cublasStatus_t status, const char* what);
 
   CudaDevice& device_;
+  const bool batch_invariant_;
   cublasLtHandle_t handle_ = nullptr;
   DeviceArray<uint16_t> inputs_;  // [T, k] of the latest product, as bf16
   DeviceArray<uint8_t> workspace_;

@@ -57,13 +57,13 @@ struct IntegerFactors {
   int unit_bytes = 0;
 };
 
-// The kernel for sequences that have one row in a step, and what one block of it attends for: a
-// unit, KV heads of one latent head.
+// The kernel for sequences that have one row in a step.
 enum class DecodeKernel : uint8_t {
   kNone,
   kDirect,   // queries meet what is cached (direct_decode.h)
   kLatents,  // keys are rebuilt (latent_decode.h)
 };
+// What one block of it attends for: a unit, KV heads of one latent head.
 struct DecodeUnits {
   DecodeKernel kernel = DecodeKernel::kNone;
   int heads = 0;  // KV heads of a unit
@@ -105,6 +105,13 @@ struct PlanView {
   const float* cos = nullptr;  // [max_positions, pairs]
   const float* sin = nullptr;
 };
+
+// Floats that decode attention by `blocks` blocks leaves for the merge: for each piece of its work
+// (decode_work.cuh) a place of [queries of a unit][2 + v dims].
+inline int64_t DecodeFloats(const PlanView& plan, int64_t sequences, int blocks) {
+  const int64_t places = blocks + plan.decode.units * sequences;
+  return places * (plan.num_heads / plan.decode.units) * (2 + plan.coded.v.dims);
+}
 
 // CacheView with its spans in device memory.
 struct StepView {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -190,6 +191,49 @@ TEST_F(AttentionLawTest, HiddenTokensDoNotLeak) {
       ExpectSameBits(Rows(c, sound, kBroken + window, kTokens),
                      Rows(c, broken, kBroken + window, kTokens));
       ASSERT_TRUE(std::isnan(Rows(c, broken, kBroken + window - 1, kTokens)[0]));
+    }
+  }
+}
+
+// The same of steps with one row a sequence, which may have kernels of their own.
+TEST_F(AttentionLawTest, DecodeStepsTellOfWhatTheySeeAndOfNothingElse) {
+  constexpr int32_t kTokens = 300;
+  for (const AttentionPath path :
+       {AttentionPath::kFull, AttentionPath::kReconstruct, AttentionPath::kAbsorbed}) {
+    const bool full = path == AttentionPath::kFull;
+    for (const Codec codec : {Codec::kF16, Codec::kInt8, Codec::kInt4}) {
+      for (const int window : {0, 100}) {
+        const AttentionCase c({.path = path,
+                               .num_heads = 8,
+                               .num_kv_heads = 2,
+                               .head_dim = 64,
+                               .k_latent_heads = full ? 2 : 1,
+                               .v_latent_heads = full ? 2 : 1,
+                               .k = One(64, codec),
+                               .v = One(64, codec),
+                               .window = window});
+        for (const PlanKind& kind : PlanKinds()) {
+          AttentionRun run(c, 1, kind);
+          if (run.refused()) continue;
+          for (const int32_t token : {0, 199, 250, 299}) {
+            SCOPED_TRACE(testing::Message()
+                         << kind.name << " " << Name(path) << " " << Info(codec).name << " window "
+                         << window << " token " << token);
+            for (const bool of_key : {false, true}) {
+              AttentionInputs inputs(c, kTokens);
+              std::vector<float>& broken = of_key ? inputs.k : inputs.v;
+              const int width = of_key ? c.k_width() : c.v_width();
+              std::fill_n(broken.begin() + token * width, width, of_key ? NAN : INFINITY);
+              PagedCache cache(c.spec().cache, {kTokens});
+              run.AppendReference(inputs, cache, cache.WholeStep());
+              const bool seen = window == 0 || token > kTokens - 1 - window;
+              for (const float value : run.Attend(inputs, cache, cache.LastStep(1))) {
+                ASSERT_EQ(!std::isfinite(value), seen);
+              }
+            }
+          }
+        }
+      }
     }
   }
 }

@@ -222,18 +222,41 @@ TEST_F(AttentionTest, AgreesOnDecodeSteps) {
   }
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
-      SCOPED_TRACE(testing::Message() << Info(codec).name << " window " << window);
-      ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+      for (const PlanKind& kind : PlanKinds()) {
+        SCOPED_TRACE(testing::Message()
+                     << kind.name << " " << Info(codec).name << " window " << window);
+        ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                                   .num_heads = 4,
+                                   .num_kv_heads = 4,
+                                   .head_dim = 128,
+                                   .k_latent_heads = 1,
+                                   .v_latent_heads = 1,
+                                   .k = One(256, codec),
+                                   .v = One(384, codec),
+                                   .rope_pairs = window > 0 ? 48 : 0,
+                                   .window = window},
+                                  {3500, 1, 700, 64}, 1, kind);
+      }
+    }
+  }
+}
+
+// Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
+TEST_F(AttentionTest, AgreesOnDecodeStepsOfManySequences) {
+  std::vector<int32_t> kv_lens;
+  for (int i = 0; i < 150; ++i) kv_lens.push_back(1 + i * 37 % 900);
+  for (const bool full : {false, true}) {
+    for (const PlanKind& kind : PlanKinds()) {
+      SCOPED_TRACE(testing::Message() << kind.name << " full " << full);
+      ExpectAgreesWithReference({.path = full ? AttentionPath::kFull : AttentionPath::kReconstruct,
                                  .num_heads = 4,
                                  .num_kv_heads = 4,
-                                 .head_dim = 128,
-                                 .k_latent_heads = 1,
-                                 .v_latent_heads = 1,
-                                 .k = One(256, codec),
-                                 .v = One(384, codec),
-                                 .rope_pairs = window > 0 ? 48 : 0,
-                                 .window = window},
-                                {3500, 1, 700, 64}, 1);
+                                 .head_dim = 64,
+                                 .k_latent_heads = full ? 4 : 2,
+                                 .v_latent_heads = full ? 4 : 2,
+                                 .k = full ? One(64, Codec::kF16) : One(80, Codec::kInt4),
+                                 .v = full ? One(64, Codec::kF16) : One(96, Codec::kInt4)},
+                                kv_lens, 1, kind);
     }
   }
 }
