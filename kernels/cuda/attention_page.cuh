@@ -114,7 +114,7 @@ __device__ inline void RebuildKeys(const PlanView& plan, const __half* latents, 
     FragmentD x[kRowTiles], y[kRowTiles];
     const uint2* of_x = fragments + int64_t{tile} * 2 * steps * 32;
     const uint2* of_y = of_x + steps * 32;
-#pragma unroll 4
+#pragma unroll 8
     for (int step = 0; step < steps; ++step) {
       const uint2 bx = of_x[step * 32], by = of_y[step * 32];
       for (int m = 0; m < kRowTiles; ++m) {

@@ -103,6 +103,41 @@ __device__ inline bool DecodeTile(const SegmentView& s, const uint8_t* head, int
   return scales.finite;
 }
 
+// Whole tiles of halves, 16 bytes at a time: keys, [dims][64 tokens], turned over.
+template <int kThreads>
+__device__ inline void CopyKeyHalves(const uint8_t* tiles, int dims, int stride, __half* rows) {
+#pragma unroll 4
+  for (int unit = threadIdx.x; unit < dims * kBlockTokens / 8; unit += kThreads) {
+    const int dim = unit % dims, token = unit / dims * 8;
+    const uint4 eight = *reinterpret_cast<const uint4*>(tiles + 2 * (dim * kBlockTokens + token));
+    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      rows[(token + i) * stride + dim] = __ushort_as_half(words[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+    }
+  }
+}
+
+__device__ inline bool IsFinite(uint32_t two_halves) {
+  return (two_halves & 0x7C00u) != 0x7C00u && (two_halves & 0x7C000000u) != 0x7C000000u;
+}
+// Values, [64 tokens][16 dims] a tile; `last` and `bad` as DecodePage has them.
+template <int kThreads>
+__device__ inline void CopyValueHalves(const uint8_t* tiles, int dims, int last, int stride,
+                                       __half* rows, int* bad) {
+#pragma unroll 4
+  for (int unit = threadIdx.x; unit < dims * kBlockTokens / 8; unit += kThreads) {
+    const int token = unit / 2 % kBlockTokens, tile = unit / (2 * kBlockTokens);
+    uint4 eight = {0, 0, 0, 0};
+    if (token <= last) eight = reinterpret_cast<const uint4*>(tiles)[unit];
+    if (!(IsFinite(eight.x) && IsFinite(eight.y) && IsFinite(eight.z) && IsFinite(eight.w))) {
+      bad[token] = 1;
+      eight = {0, 0, 0, 0};
+    }
+    *reinterpret_cast<uint4*>(rows + token * stride + tile * kTileDims + unit % 2 * 8) = eight;
+  }
+}
+
 // Decodes all dims of a page's latent head to rows of `stride` halves. With `bad` tokens after
 // `last` become 0, and so do tokens with a value that is not finite, which it marks.
 template <int kThreads, TileOrder kOrder>
@@ -110,6 +145,15 @@ __device__ inline void DecodePage(const PlaneView& plane, const uint8_t* head, i
                                   __half* rows, int* bad) {
   for (int s = 0; s < plane.num_segments; ++s) {
     const SegmentView& segment = plane.segments[s];
+    if (segment.codec == Codec::kF16) {
+      const uint8_t* tiles = head + segment.offset;
+      if constexpr (kOrder == TileOrder::kDimMajor) {
+        CopyKeyHalves<kThreads>(tiles, segment.dims, stride, rows + segment.first_dim);
+      } else {
+        CopyValueHalves<kThreads>(tiles, segment.dims, last, stride, rows + segment.first_dim, bad);
+      }
+      continue;
+    }
     const int units = segment.dims / kTileDims * kBlockTokens;
     for (int unit = threadIdx.x; unit < units; unit += kThreads) {
       const int token = unit % kBlockTokens, tile = unit / kBlockTokens;
