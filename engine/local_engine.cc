@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/cache_pool.h"
 #include "engine/model/decoder.h"
@@ -99,6 +100,7 @@ class LocalEngine final : public Engine {
  private:
   absl::Status Compute(const Batch& batch, StepOutput* output) {
     RETURN_IF_ERROR(Check(batch));
+    LATENTD_CHECK(layout_.has_value());
     RETURN_IF_ERROR(decoder_.Forward(batch, *layout_, pool_.data()));
     RETURN_IF_ERROR(Sample(batch, output));
     RETURN_IF_ERROR(Score(batch, output));

@@ -87,6 +87,7 @@ void PrintResult(const Row& row, const Cell& cell) {
   const EngineInfo& info = row.info;
   absl::PrintF("%s, cache %s (%.1f bytes per token), %s\n", info.model_name, info.cache_name,
                info.bytes_per_token, info.device);
+  if (!cell.result.has_value()) return;
   if (cell.options.prompt > 0) {
     absl::PrintF("prefill of %d tokens: %.1f tokens/s\n", cell.options.prompt,
                  cell.result->prefill_tokens_per_s);
@@ -149,7 +150,7 @@ absl::StatusOr<Row> Measure(const Options& options, const ModelOptions& model, s
                                         [&](double share) { progress((done + share) / count); }));
       }
       if (options.json) PrintJson(row, cell);
-      row.cells.push_back(std::move(cell));
+      row.cells.push_back(cell);
     }
   }
   return row;
