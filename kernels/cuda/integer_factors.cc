@@ -8,15 +8,13 @@
 namespace latentd {
 namespace {
 
-constexpr int kColumns = 128;
-constexpr int kPartBytes = kColumns * 128;
-
 int Parts(int k_dims) { return (k_dims + 127) / 128; }
 
 }  // namespace
 
 int IntegerFactorBytes(int head_dim, int k_dims, int heads) {
-  return (heads * head_dim + kColumns - 1) / kColumns * Parts(k_dims) * kPartBytes;
+  return (heads * head_dim + kFactorColumns - 1) / kFactorColumns * Parts(k_dims) *
+         kFactorPartBytes;
 }
 
 IntegerFactorValues MakeIntegerFactors(const AttentionSpec& spec, int heads) {
@@ -57,14 +55,15 @@ IntegerFactorValues MakeIntegerFactors(const AttentionSpec& spec, int heads) {
       const int8_t* row =
           rows.data() + (int64_t{head} * head_dim + (i / 8 % 2 == 0 ? pair.x : pair.y)) * k_dims;
       const int column = head % heads * head_dim + i;
-      uint8_t* pass = unit + column / kColumns * parts * kPartBytes;
-      const int n = column % kColumns;
+      uint8_t* pass = unit + column / kFactorColumns * parts * kFactorPartBytes;
+      const int n = column % kFactorColumns;
       for (int d = 0; d < 128 * parts; ++d) {  // along a column
         const int byte = d % 32, t = byte / 4 % 4;
         const int dim = d / 32 * 32 + 16 * (t / 2) + 4 * (t % 2) + byte % 4 + 8 * (byte / 16);
         if (dim >= k_dims) continue;
         const int part = d % 128 / 16 ^ n % 8;
-        pass[d / 128 * kPartBytes + n * 128 + part * 16 + d % 16] = static_cast<uint8_t>(row[dim]);
+        pass[d / 128 * kFactorPartBytes + n * 128 + part * 16 + d % 16] =
+            static_cast<uint8_t>(row[dim]);
       }
     }
   }

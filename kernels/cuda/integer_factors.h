@@ -7,6 +7,9 @@
 
 namespace latentd {
 
+inline constexpr int kFactorColumns = 128;                     // of a pass
+inline constexpr int kFactorPartBytes = kFactorColumns * 128;  // of 128 dims of K
+
 // k_up of a plan as int8 (PlanView::k_int8), for units of `heads` KV heads.
 //
 // A unit is passes of 128 columns, KV head after head; a column is a dim of a key: x of 8 pairs, y

@@ -107,7 +107,7 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
   if (per_kv > 8 || value_blocks > kMaxValueBlocks) return {};
   const int in_latent_head = plan.num_kv_heads / plan.coded.k.latent_heads;
   for (int heads = in_latent_head; heads > 0; --heads) {
-    const int passes = (heads * plan.head_dim + kColumns - 1) / kColumns;
+    const int passes = (heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
     if (in_latent_head % heads != 0 || passes > kMaxPasses) continue;
     PlanView view = plan;
     view.decode = {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/decode_sums.cuh"
 #include "kernels/cuda/decode_work.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/integer_factors.h"
 
 namespace latentd {
 
@@ -25,7 +26,6 @@ inline constexpr int kKeyGroups = 2;
 inline constexpr int kValueThreads = 2 * kGroupThreads;
 inline constexpr int kDecodeThreads = kKeyGroups * kGroupThreads + kValueThreads;
 inline constexpr int kKeyRegisters = 152, kValueRegisters = 104;  // of a thread; 256 for two
-inline constexpr int kColumns = 128;                              // of a product: dims of keys
 inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
 inline constexpr int kMaxStages = 6;  // of fetched pages
 inline constexpr int kMaxSteps = 8;   // products of 32 dims of K
@@ -66,7 +66,7 @@ struct DecodeParts {
     per_kv = plan.num_heads / plan.num_kv_heads;
     kv_heads_of_latent = plan.num_kv_heads / plan.coded.k.latent_heads;
     queries = plan.decode.heads * per_kv;
-    passes = (plan.decode.heads * plan.head_dim + kColumns - 1) / kColumns;
+    passes = (plan.decode.heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
     query_stride = 2 * plan.head_dim + 32;
     k_bytes = plan.coded.k.head_bytes;
     v_bytes = plan.coded.v.head_bytes;

@@ -26,7 +26,7 @@ __device__ inline int MostMultiplier(int bits) { return bits == 4 ? 8 : bits == 
 template <int kHeadDim, int kSteps>
 struct KeyGroup {
   static constexpr int kPairBlocks = kHeadDim / 16;  // of 8 pairs
-  static constexpr int kHalf = kColumns / 2;
+  static constexpr int kHalf = kFactorColumns / 2;
 
   __device__ __forceinline__ KeyGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
                                       uint8_t* memory, DecodeBarriers& barriers, int group)
@@ -162,14 +162,15 @@ struct KeyGroup {
   // Begins to multiply with half a pass's columns.
   __device__ __forceinline__ void Multiply(const uint32_t (&a)[kSteps][4], int pass, int side,
                                            int loads, int32_t (&keys)[kHalf / 2]) {
-    constexpr int kParts = (kSteps + 3) / 4, kPartBytes = kColumns * 128;  // of 128 dims of K
+    constexpr int kParts = (kSteps + 3) / 4;  // of 128 dims of K
     if (side == 0) barriers_.factors[pass].Wait(loads);
-    const uint32_t factors =
-        RightOperand(SharedAddress(memory_) + pass * kParts * kPartBytes + side * kHalf * 128);
+    const uint32_t factors = RightOperand(SharedAddress(memory_) +
+                                          pass * kParts * kFactorPartBytes + side * kHalf * 128);
     BeginProducts();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      MultiplyAdd(keys, a[s], factors + (s / 4 * kPartBytes + s % 4 * 32) / kOperandUnit, s > 0);
+      MultiplyAdd(keys, a[s], factors + (s / 4 * kFactorPartBytes + s % 4 * 32) / kOperandUnit,
+                  s > 0);
     }
     EndProducts();
   }
