@@ -57,8 +57,8 @@ class LocalEngine final : public Engine {
   absl::Status RandomizeCache() { return RandomizePool(ops_->device(), pool_); }
 
   // Computes the steps that take the most memory: `rows` rows, of one sequence and of as many as
-  // there are, each near the end of a context of that many tokens, whose blocks are all the pool's
-  // first. The device keeps the memory for what follows.
+  // there are, and one row of each, all near the end of a context of that many tokens, whose blocks
+  // are all the pool's first. The device keeps the memory for what follows.
   absl::Status ComputeLargestSteps(int rows, int context) {
     const int most = std::min(rows, info_.num_sequences);
     struct Rows {

@@ -83,7 +83,7 @@ __host__ __device__ inline int Slices(const PlanView& plan) {
 }
 
 // A block makes every gridDim.z-th slice of the output of one row and head. Its shared memory: a
-// weight of each partial result, and [v dims] weighted values.
+// weight of each partial result, and [v dims] weighted values of each group of threads (Bytes).
 __device__ void Merge(const MergeArguments& p, int sequence, int row, int position, int head,
                       const Partials& partials, float* memory) {
   __shared__ float sink_scores[kBlockTokens];

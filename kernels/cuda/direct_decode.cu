@@ -296,18 +296,18 @@ bool Serves(const PlaneView& plane) {
                      });
 }
 
-// How many blocks share a multiprocessor, and the stages that each has.
+// How many blocks share a multiprocessor, and the stages that each has, for a step of any size.
 struct Occupancy {
   int blocks = 0, stages = 0;
 };
-Occupancy OccupancyOf(const CudaDevice& device, const PlanView& plan, int sequences) {
+Occupancy OccupancyOf(const CudaDevice& device, const PlanView& plan) {
   constexpr int kReserved = 1024;  // of a block's shared memory, by the system
   const int queries = plan.decode.heads * (plan.num_heads / plan.num_kv_heads);
   for (int blocks = MostBlocks(QueryTiles(queries)); blocks > 0; --blocks) {
     const int bytes = blocks == 1 ? device.shared_bytes()
                                   : (device.shared_bytes() + kReserved) / blocks - kReserved;
     for (int stages = kMaxStages; stages >= kLeastStages; --stages) {
-      if (DirectParts(plan, stages, sequences).bytes <= bytes) return {blocks, stages};
+      if (DirectParts(plan, stages, kMostDecodeSequences).bytes <= bytes) return {blocks, stages};
     }
   }
   return {};
@@ -329,8 +329,7 @@ DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan) {
     PlanView view = plan;
     view.decode = {
         .kernel = DecodeKernel::kDirect, .heads = heads, .units = plan.num_kv_heads / heads};
-    if (ChoiceOf(heads * per_kv, value_blocks) != nullptr &&
-        OccupancyOf(device, view, kMostDecodeSequences).blocks > 0) {
+    if (ChoiceOf(heads * per_kv, value_blocks) != nullptr && OccupancyOf(device, view).blocks > 0) {
       return view.decode;
     }
   }
@@ -338,7 +337,7 @@ DecodeUnits DirectDecodeUnits(const CudaDevice& device, const PlanView& plan) {
 }
 
 int DirectDecodeBlocks(const CudaDevice& device, const PlanView& plan) {
-  return device.multiprocessors() * OccupancyOf(device, plan, kMostDecodeSequences).blocks;
+  return device.multiprocessors() * OccupancyOf(device, plan).blocks;
 }
 
 void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
@@ -347,7 +346,7 @@ void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView
                                   .step = step,
                                   .q = q,
                                   .partials = partials,
-                                  .stages = OccupancyOf(device, plan, kMostDecodeSequences).stages};
+                                  .stages = OccupancyOf(device, plan).stages};
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DirectParts parts(plan, arguments.stages, step.num_sequences);
   const KernelChoice* choice = ChoiceOf(parts.queries, arguments.num_value_blocks);

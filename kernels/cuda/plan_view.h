@@ -49,8 +49,7 @@ __host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
 }
 
 // k_up as decode attention multiplies it with codes of at most 4 bits: int8, with one scale for
-// both rows of a pair, in the order that the tensor cores read from shared memory
-// (latent_decode.cuh).
+// both rows of a pair, in the order of integer_factors.h.
 struct IntegerFactors {
   const uint8_t* values = nullptr;  // [units][unit_bytes]
   const float* scales = nullptr;    // [num_kv_heads][head_dim / 2]
