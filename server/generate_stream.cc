@@ -213,11 +213,12 @@ void GenerateStream::Conclude(const FinishInfo& info) {
 }
 
 GenerateStream::Ending GenerateStream::EndingOf(const FinishInfo& info) {
-  bool overflowed, left;
+  bool overflowed, left, expired;
   {
     MutexLock lock(&mu_);
     overflowed = overflowed_;
     left = cancelled_;
+    expired = expired_;
   }
   if (!text_error_.ok()) return {ToGrpc(text_error_), v1::Finish::ERROR};
   if (overflowed) {
@@ -238,7 +239,7 @@ GenerateStream::Ending GenerateStream::EndingOf(const FinishInfo& info) {
     case FinishReason::kCancelled:
       break;
   }
-  if (info.reason == FinishReason::kDeadline || DeadlinePassed()) {
+  if (info.reason == FinishReason::kDeadline || (left ? expired : DeadlinePassed())) {
     return {ToGrpc(absl::DeadlineExceededError("the request's deadline passed")),
             v1::Finish::DEADLINE};
   }
@@ -307,32 +308,33 @@ void GenerateStream::Pump() {
 
 void GenerateStream::OnWriteDone(bool ok) {
   absl::Duration waited;
-  bool lost = false;
   {
     MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) {
-      lost = !cancelled_;
-      cancelled_ = true;
-      outbox_.Clear();
-      outbox_bytes_ = 0;
-    } else if (outbox_bytes_ > 0) {
-      waited = front_end_->clock->Now() - outbox_since_;
-    }
+    if (outbox_bytes_ > 0) waited = front_end_->clock->Now() - outbox_since_;
   }
-  if (waited > absl::ZeroDuration()) front_end_->metrics->OnBackpressure(waited);
-  if (lost) EndWork();
+  if (!ok) {
+    OnClientGone();
+  } else if (waited > absl::ZeroDuration()) {
+    front_end_->metrics->OnBackpressure(waited);
+  }
   Pump();
 }
 
-void GenerateStream::OnCancel() {
+void GenerateStream::OnCancel() { OnClientGone(); }
+
+// Whichever of a failed write and the cancel comes first decides how the request ended.
+void GenerateStream::OnClientGone() {
+  const bool expired = DeadlinePassed();
   {
     MutexLock lock(&mu_);
+    if (cancelled_) return;
     cancelled_ = true;
+    expired_ = expired;
     outbox_.Clear();
     outbox_bytes_ = 0;
   }
-  if (!DeadlinePassed()) EndWork();  // else the loop counts it as expired
+  if (!expired) EndWork();  // else the loop counts it as expired
 }
 
 // The client's timer began before ours: who sees it run out cancels up to kClientsLead earlier.
@@ -377,7 +379,7 @@ void GenerateStream::OnDone() {
     reason = ending_->reason;
     // The client never saw how it ended.
     if (cancelled_) {
-      const bool late = DeadlinePassed();
+      const bool late = expired_ || reason == v1::Finish::DEADLINE;
       code = late ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
       reason = late ? v1::Finish::DEADLINE : v1::Finish::CANCELLED;
     }

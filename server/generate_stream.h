@@ -66,6 +66,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void End(const absl::Status& status, v1::Finish::Reason reason);
   bool DeadlinePassed() const;  // as the client sees it
   void Pump();                  // starts the next write, or Finish, when it is time
+  void OnClientGone();
   void EndWork(FinishReason reason = FinishReason::kCancelled);
   void LimitDrain();
 
@@ -109,7 +110,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Time outbox_since_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;   // Finish was called
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;  // the client left, or its deadline passed
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;  // the client left, or its deadline passed:
+  bool expired_ ABSL_GUARDED_BY(mu_) = false;    // the latter
   bool overflowed_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<Ending> ending_ ABSL_GUARDED_BY(mu_);
 };

@@ -176,9 +176,16 @@ TEST(GenerateStreamTest, TheRpcDeadlineEndsRunningAndWaitingWork) {
   ASSERT_TRUE(waiting.joinable());
   waiting.join();
   EXPECT_TRUE(fixture.BecomesIdle());
-  EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "DEADLINE_EXCEEDED"), 2);
-  EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total", "phase", "decode"), 1);
-  EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total", "phase", "queue"), 1);
+  // A client whose timer ran out long before the server's has left in the server's eyes: on a busy
+  // machine either may be seen, by both counters the same.
+  const auto ended = [&](const std::string& phase) {
+    return fixture.Metric("latentd_deadline_exceeded_total", "phase", phase) +
+           fixture.Metric("latentd_requests_cancelled_total", "phase", phase);
+  };
+  EXPECT_EQ(ended("decode"), 1);
+  EXPECT_EQ(ended("queue"), 1);
+  EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "DEADLINE_EXCEEDED"),
+            fixture.Metric("latentd_deadline_exceeded_total"));
 }
 
 TEST(GenerateStreamTest, AnIdIsTakenWhileItsRequestRunsAndFreeAfterwards) {

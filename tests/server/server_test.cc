@@ -99,25 +99,25 @@ TEST(ServerTest, ATakenPortIsAnErrorThatNamesTheFlag) {
 TEST(ServerTest, ARefusalForWantOfRoomSaysWhenToTryAgain) {
   ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(5))},
                          .limits = {.max_sequences = 1, .max_queued_requests = 1}});
-  grpc::Status refused;
   const auto stub = v1::Generation::NewStub(Connect(fixture.server().address()));
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
-  for (int i = 0; i < 4; ++i) {
-    contexts.push_back(std::make_unique<grpc::ClientContext>());
-    readers.push_back(
-        stub->Generate(contexts.back().get(), TextRequest(absl::StrCat("room ", i), 2000)));
-    if (i < 1) continue;
-    v1::GenerateResponse message;
-    readers[0]->Read(&message);
-  }
-  contexts[0]->TryCancel();
-  for (int i : {3}) {
-    v1::GenerateResponse message;
-    while (readers[i]->Read(&message)) {
+  v1::GenerateResponse message;
+  const auto drain = [&](grpc::ClientReader<v1::GenerateResponse>& reader) {
+    while (reader.Read(&message)) {
     }
-    refused = readers[i]->Finish();
-  }
+    return reader.Finish();
+  };
+  // One runs and one waits; calls that are under way at once may arrive in any order.
+  grpc::ClientContext running_context, waiting_context, refused_context;
+  const auto running = stub->Generate(&running_context, TextRequest("running", 3000));
+  ASSERT_TRUE(running->Read(&message));
+  const auto waiting = stub->Generate(&waiting_context, TextRequest("waiting", 3000));
+  ServeStats stats;
+  do {
+    absl::SleepFor(absl::Milliseconds(1));
+    stats = fixture.loop().stats();
+  } while (stats.running < 1 || stats.waiting < 1);
+
+  const grpc::Status refused = drain(*stub->Generate(&refused_context, TextRequest("late", 1)));
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
   EXPECT_THAT(refused.error_message(), HasSubstr("the server takes 2"));
   google::rpc::Status details;
@@ -126,13 +126,11 @@ TEST(ServerTest, ARefusalForWantOfRoomSaysWhenToTryAgain) {
   ASSERT_EQ(details.details_size(), 1);
   ASSERT_TRUE(details.details(0).UnpackTo(&retry));
   EXPECT_GE(retry.retry_delay().seconds(), 1);
-  for (auto& context : contexts) context->TryCancel();
-  for (int i = 0; i < 3; ++i) {
-    v1::GenerateResponse message;
-    while (readers[i]->Read(&message)) {
-    }
-    readers[i]->Finish();
-  }
+
+  running_context.TryCancel();
+  waiting_context.TryCancel();
+  drain(*running);
+  drain(*waiting);
   EXPECT_TRUE(fixture.BecomesIdle());
 }
 
@@ -232,7 +230,12 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(stats.blocks_total(), 64);
   EXPECT_EQ(stats.cache_bytes_total(), 64 * 64 * 2 + 64 * 100);
   EXPECT_EQ(stats.seats_total(), 64);
-  EXPECT_EQ(fixture.Metric("grpc_server_handled_total", "grpc_method", "GetModel"), 1);
+  const auto handled = [&] {
+    return fixture.Metric("grpc_server_handled_total", "grpc_method", "GetModel");
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);  // counted after the answer is sent
+  while (handled() < 1 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(handled(), 1);
   EXPECT_EQ(fixture.Metric("latentd_kv_compression_ratio"), 4);
   fixture.server().RefreshMetrics();
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2 + 64 * 100);

@@ -118,11 +118,10 @@ TEST(SoakTest, AfterwardsNothingIsInUseAndTheCountersEqualTheClients) {
   EXPECT_GE(server("INVALID_ARGUMENT") + server("RESOURCE_EXHAUSTED"), refused);
   EXPECT_LE(server("INVALID_ARGUMENT") + server("RESOURCE_EXHAUSTED"), refused + cut_off);
   EXPECT_GE(server("OK"), here("OK"));
-  EXPECT_LE(server("OK"), here("OK") + cut_off + gave_up / 20 + 1);
+  EXPECT_LE(server("OK"), here("OK") + cut_off + gave_up);
   const int total = counts.total + reset_counts.total;
   EXPECT_LE(fixture.Metric("latentd_requests_total"), total);
-  EXPECT_GE(fixture.Metric("latentd_requests_total"),
-            total - cut_off - here("DEADLINE_EXCEEDED") / 20 - 1);
+  EXPECT_GE(fixture.Metric("latentd_requests_total"), total - cut_off - here("DEADLINE_EXCEEDED"));
   EXPECT_GT(here("OK"), 0);
   EXPECT_GT(here("CANCELLED"), 0);
   EXPECT_GT(here("DEADLINE_EXCEEDED"), 0);
