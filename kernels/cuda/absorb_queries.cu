@@ -1,6 +1,7 @@
 #include "kernels/cuda/absorb_queries.h"
 
 #include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace latentd {
 namespace {
@@ -41,8 +42,7 @@ void AbsorbQueries(CudaDevice& device, const PlanView& plan, const StepView& ste
                    float* absorbed) {
   const dim3 grid(step.num_sequences, plan.num_heads,
                   (plan.coded.k.dims + kAbsorbDims - 1) / kAbsorbDims);
-  Absorb<<<grid, kBlockThreads, 0, device.stream()>>>(plan, step, q, absorbed);
-  device.Check(cudaGetLastError(), "absorbed queries");
+  Launch(device, "absorbed queries", Absorb, {grid, kBlockThreads}, plan, step, q, absorbed);
 }
 
 }  // namespace latentd

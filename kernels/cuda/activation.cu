@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
 
 namespace latentd {
@@ -23,8 +24,7 @@ void CudaActivation(CudaDevice& device, const ActivationParams& p) {
   const int64_t count = p.rows * p.dims;
   if (count == 0) return;
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  Activate<<<blocks, kThreads, 0, device.stream()>>>(p, count);
-  device.Check(cudaGetLastError(), "activation");
+  Launch(device, "activation", Activate, {blocks, kThreads}, p, count);
 }
 
 }  // namespace latentd

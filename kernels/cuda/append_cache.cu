@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cache_tile.cuh"
 #include "kernels/cuda/encode_row.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
 
 namespace latentd {
@@ -301,7 +302,7 @@ unsigned NumCtas(int rows, int rows_per_cta) {
   return static_cast<unsigned>((rows + rows_per_cta - 1) / rows_per_cta);
 }
 
-void LaunchSeats(const AppendArguments& arguments, const CacheView& cache, cudaStream_t stream) {
+void LaunchSeats(const AppendArguments& arguments, const CacheView& cache, CudaDevice& device) {
   const PlanView& plan = arguments.plan;
   bool moves = false, sinks = false;
   for (size_t i = 0; i < cache.kv_lens.size(); ++i) {
@@ -311,21 +312,21 @@ void LaunchSeats(const AppendArguments& arguments, const CacheView& cache, cudaS
     sinks |= NumSinkRows(plan.sinks, first, kv_len) > 0;
   }
   const auto sequences = static_cast<unsigned>(cache.kv_lens.size());
-  if (moves) MovePages<<<dim3(sequences, kCtasPerPage), kRowThreads, 0, stream>>>(arguments);
-  if (sinks) WriteSinks<<<sequences, kRowThreads, 0, stream>>>(arguments);
+  if (moves) {
+    Launch(device, "own pages", MovePages, {{sequences, kCtasPerPage}, kRowThreads}, arguments);
+  }
+  if (sinks) Launch(device, "sinks", WriteSinks, {sequences, kRowThreads}, arguments);
 }
 
-void LaunchKeyNorms(const AppendArguments& arguments, int multiprocessors, cudaStream_t stream) {
+void LaunchKeyNorms(const AppendArguments& arguments, CudaDevice& device) {
   const int rows = arguments.step.num_rows;
   const auto heads = static_cast<unsigned>(arguments.plan.key_norms);
   const unsigned pages = arguments.plan.own_page ? 2 : 1;
   // A token a CTA reads all of k_up for it alone, which pays while they find a multiprocessor each.
-  if (int64_t{rows} * heads * pages <= multiprocessors) {
-    WriteKeyNorms<1><<<dim3(NumCtas(rows, 1), heads, pages), kRowThreads, 0, stream>>>(arguments);
-  } else {
-    WriteKeyNorms<kTileTokens>
-        <<<dim3(NumCtas(rows, kTileTokens), heads, pages), kRowThreads, 0, stream>>>(arguments);
-  }
+  const bool alone = int64_t{rows} * heads * pages <= device.multiprocessors();
+  const int tokens = alone ? 1 : kTileTokens;
+  Launch(device, "key norms", alone ? WriteKeyNorms<1> : WriteKeyNorms<kTileTokens>,
+         {{NumCtas(rows, tokens), heads, pages}, kRowThreads}, arguments);
 }
 
 }  // namespace
@@ -343,15 +344,14 @@ void CudaAppendCache(CudaDevice& device, StepMemory& step, const AppendCachePara
                                      .v_stride = p.v_stride,
                                      .sink_k = p.sink_k,
                                      .sink_v = p.sink_v};
-  LaunchSeats(arguments, p.cache, device.stream());
+  LaunchSeats(arguments, p.cache, device);
   const int pieces = NumPieces(arguments.plan.coded) +
                      (arguments.plan.own_page ? NumPieces(arguments.plan.own) : 0);
-  EncodeRows<<<dim3(NumCtas(arguments.step.num_rows, kRowsPerCta), static_cast<unsigned>(pieces)),
-               kEncodeThreads, 0, device.stream()>>>(arguments);
-  if (arguments.plan.key_norms > 0) {
-    LaunchKeyNorms(arguments, device.multiprocessors(), device.stream());
-  }
-  device.Check(cudaGetLastError(), "append");
+  Launch(device, "append", EncodeRows,
+         {{NumCtas(arguments.step.num_rows, kRowsPerCta), static_cast<unsigned>(pieces)},
+          kEncodeThreads},
+         arguments);
+  if (arguments.plan.key_norms > 0) LaunchKeyNorms(arguments, device);
 }
 
 }  // namespace latentd

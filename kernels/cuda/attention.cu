@@ -22,6 +22,7 @@
 #include "kernels/cuda/decode_work.cuh"
 #include "kernels/cuda/direct_decode.h"
 #include "kernels/cuda/latent_decode.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace latentd {
 namespace {
@@ -79,7 +80,7 @@ struct Attend {
     const uint8_t* v = fetched ? raw_ + format.k.head_bytes : ValuesOf(format, page);
     const bool rebuilt = plan.path == AttentionPath::kReconstruct;
     const int stride = rebuilt ? parts_.latent_stride : KeyStride();
-    if (fetched) WaitForFetch();
+    if (fetched) WaitForCopies<1>();
     __syncthreads();  // the last page's values were read, this one's keys are there
     DecodePage<kThreads, TileOrder::kDimMajor>(format.k, k, last, stride, latents_, nullptr);
     if (threadIdx.x < kBlockTokens) bad_[threadIdx.x] = 0;
@@ -91,7 +92,7 @@ struct Attend {
     }
     Scores<kTiles>(queries_, rebuilt ? keys_ : latents_, parts_.query_stride,
                    rebuilt ? parts_.query_stride : stride, KeyDims(plan), scores_);
-    if (fetched) WaitForFetch();
+    if (fetched) WaitForCopies<1>();
     __syncthreads();
     DecodePage<kThreads, TileOrder::kTokenMajor>(format.v, v, last, parts_.latent_stride, latents_,
                                                  bad_);
@@ -216,7 +217,7 @@ __device__ inline RowTile TileOfBlock(const AttendArguments& p) {
 template <int kTiles, int kValueTiles>
 __global__ void __launch_bounds__(kThreads)
     AttendSplits(const __grid_constant__ AttendArguments p) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  uint8_t* memory = SharedMemory();
   const RowTile tile = TileOfBlock(p);
   if (tile.rows == 0) return;
   const int split = blockIdx.z, last_position = tile.position + tile.rows - 1;
@@ -276,11 +277,7 @@ void Launch(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
   arguments.fetches =
       SharedParts(arguments.plan, choice.tiles, /*fetches=*/true).bytes <= device.shared_bytes();
   const int bytes = SharedParts(arguments.plan, choice.tiles, arguments.fetches).bytes;
-  device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice.kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "shared memory of attention");
-  choice.kernel<<<grid, kThreads, bytes, device.stream()>>>(arguments);
-  device.Check(cudaGetLastError(), "attention");
+  Launch(device, "attention", choice.kernel, {grid, kThreads, bytes}, arguments);
 }
 
 }  // namespace

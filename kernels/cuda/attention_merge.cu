@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/cache_tile.cuh"
 #include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/row_tile.cuh"
 
 namespace latentd {
@@ -172,7 +173,7 @@ __device__ void Merge(const MergeArguments& p, int sequence, int row, int positi
 }
 
 __global__ void __launch_bounds__(kThreads) MergeSplits(const __grid_constant__ MergeArguments p) {
-  extern __shared__ float memory[];
+  auto* memory = reinterpret_cast<float*>(SharedMemory());
   const int local_row = blockIdx.x, head = blockIdx.y;
   const RowTile tile = TileOf(p.step, p.rows_per_tile, p.first_tile + local_row / p.rows_per_tile);
   const int row = local_row % p.rows_per_tile;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) MergeSplits(const __grid_constant__ 
 }
 
 __global__ void __launch_bounds__(kThreads) MergeDecoded(const __grid_constant__ MergeArguments p) {
-  extern __shared__ float memory[];
+  auto* memory = reinterpret_cast<float*>(SharedMemory());
   __shared__ int before, all;
   const PlanView& plan = p.plan;
   const int sequence = blockIdx.x, head = blockIdx.y;
@@ -235,8 +236,7 @@ void CudaMergeSplits(CudaDevice& device, const MergeArguments& arguments) {
   const int rows = arguments.tiles * arguments.rows_per_tile;
   const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
   const int bytes = Bytes(arguments.max_splits, plan.coded.v.dims);
-  MergeSplits<<<grid, kThreads, bytes, device.stream()>>>(arguments);
-  device.Check(cudaGetLastError(), "merge of attention's splits");
+  Launch(device, "merge of attention's splits", MergeSplits, {grid, kThreads, bytes}, arguments);
 }
 
 void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments) {
@@ -244,8 +244,7 @@ void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments) {
   const int rows = arguments.step.num_sequences;
   const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
   const int bytes = Bytes(arguments.blocks + 1, plan.coded.v.dims);
-  MergeDecoded<<<grid, kThreads, bytes, device.stream()>>>(arguments);
-  device.Check(cudaGetLastError(), "merge of decode attention");
+  Launch(device, "merge of decode attention", MergeDecoded, {grid, kThreads, bytes}, arguments);
 }
 
 }  // namespace latentd

@@ -161,14 +161,10 @@ __device__ inline void RebuildKeys(const PlanView& plan, const __half* latents, 
 
 // Copies a multiple of 16 bytes to shared memory, in the background, as one group of each thread's.
 __device__ inline void Fetch(const uint8_t* from, int bytes, uint8_t* to) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * kThreads) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(at + i), "l"(from + i));
-  }
-  asm volatile("cp.async.commit_group;\n");
+  const uint32_t at = SharedAddress(to);
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * kThreads) BeginCopy(at + i, from + i);
+  EndCopies();
 }
-// Waits for all groups but the newest.
-__device__ inline void WaitForFetch() { asm volatile("cp.async.wait_group 1;\n"); }
 
 // scores [queries][64]: a warp has 16 tokens.
 template <int kTiles>

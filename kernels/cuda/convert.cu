@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/ops.h"
 
@@ -32,15 +33,13 @@ void CudaToBFloat16(CudaDevice& device, const float* in, int64_t count, uint16_t
   if (count == 0) return;
   const int64_t fours = count / 4;
   const auto blocks = static_cast<unsigned>((fours + kThreads - 1) / kThreads);
-  ToBFloat16<<<blocks, kThreads, 0, device.stream()>>>(reinterpret_cast<const float4*>(in), fours,
-                                                       reinterpret_cast<uint2*>(out));
-  device.Check(cudaGetLastError(), "rounding of activations");
+  Launch(device, "rounding of activations", ToBFloat16, {blocks, kThreads},
+         reinterpret_cast<const float4*>(in), fours, reinterpret_cast<uint2*>(out));
 }
 
 void CudaStartFromBias(CudaDevice& device, const Product& product, int64_t rows) {
-  StartFromBias<<<static_cast<unsigned>(rows), kRowThreads, 0, device.stream()>>>(
-      product.bias, product.weight->rows(), product.out_stride, product.accumulate, product.out);
-  device.Check(cudaGetLastError(), "bias");
+  Launch(device, "bias", StartFromBias, {static_cast<unsigned>(rows), kRowThreads}, product.bias,
+         product.weight->rows(), product.out_stride, product.accumulate, product.out);
 }
 
 }  // namespace latentd

@@ -63,14 +63,7 @@ __device__ inline uint32_t ByteValues(uint32_t two, int selector) {
 __device__ inline FragmentA LoadValues(const uint8_t* tile, int token) {
   // Four 8 x 8 matrices, transposed: tokens and dims (0, 0), (0, 8), (8, 0), (8, 8).
   const int lane = threadIdx.x % 32, row = token + lane / 16 * 8 + lane % 8, part = lane / 8 % 2;
-  const auto at = static_cast<uint32_t>(
-      __cvta_generic_to_shared(tile + (2 * row + (part ^ (row / 4 % 2))) * 16));
-  FragmentA a;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(a.x[0]), "=r"(a.x[1]), "=r"(a.x[2]), "=r"(a.x[3])
-               : "r"(at)
-               : "memory");
-  return a;
+  return LoadTransposed(tile + (2 * row + (part ^ (row / 4 % 2))) * 16);
 }
 
 // Its shared memory, in bytes.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/decode_sums.cuh"
 #include "kernels/cuda/decode_work.cuh"
 #include "kernels/cuda/key_loader.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace latentd {
 namespace {
@@ -69,33 +70,28 @@ __device__ inline void FetchPlane(const PlaneView& plane, const uint8_t* from, u
   // A thread's parts are all exchanged alike: a multiple of 64 parts lies between them.
   const int part = threadIdx.x, mask = kOrder == TileOrder::kDimMajor ? 7 : 1;
   const int exchanged = halves ? part ^ (part >> 3 & mask) : part;
-  auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to + 16 * exchanged));
+  uint32_t at = SharedAddress(to + 16 * exchanged);
   from += 16 * part;
 #pragma unroll 8
   for (int left = plane.head_bytes / 16 - part; left > 0; left -= kBlockThreads) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(at), "l"(from));
+    BeginCopy(at, from);
     at += 16 * kBlockThreads;
     from += 16 * kBlockThreads;
   }
 }
-__device__ inline void CommitFetch() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits for all groups of the thread's but the newest `count`.
 __device__ inline void WaitForFetches(int count) {
   switch (count) {
     case 0:
-      asm volatile("cp.async.wait_group 0;\n" ::: "memory");
-      break;
+      return WaitForCopies<0>();
     case 1:
-      asm volatile("cp.async.wait_group 1;\n" ::: "memory");
-      break;
+      return WaitForCopies<1>();
     case 2:
-      asm volatile("cp.async.wait_group 2;\n" ::: "memory");
-      break;
+      return WaitForCopies<2>();
     case 3:
-      asm volatile("cp.async.wait_group 3;\n" ::: "memory");
-      break;
+      return WaitForCopies<3>();
     default:
-      asm volatile("cp.async.wait_group 4;\n" ::: "memory");
+      return WaitForCopies<4>();
   }
 }
 
@@ -116,7 +112,7 @@ struct DirectBlock {
       const uint8_t* values = page + plan.coded.v_offset + int64_t{head} * plan.coded.v.head_bytes;
       FetchPlane<TileOrder::kTokenMajor>(plan.coded.v, values, to + parts.k_bytes);
     }
-    CommitFetch();
+    EndCopies();
   }
 
   // In the order of B: [16 dims][tile of queries][lane] of two times two dims.
@@ -221,7 +217,7 @@ constexpr int MostBlocks(int query_tiles) {
 template <int kHalves, int kQueryTiles>
 __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
     DecodeDirectly(const __grid_constant__ DirectDecodeArguments p) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  uint8_t* memory = SharedMemory();
   const DirectParts parts(p.plan, p.stages, p.step.num_sequences);
   auto* prefix = reinterpret_cast<int32_t*>(memory + parts.prefix);
   CountPages(p.plan, p.step, prefix);
@@ -351,12 +347,8 @@ void LaunchDirectDecode(CudaDevice& device, const PlanView& plan, const StepView
   const DirectParts parts(plan, arguments.stages, step.num_sequences);
   const KernelChoice* choice = ChoiceOf(parts.queries, arguments.num_value_blocks);
   LATENTD_CHECK(choice != nullptr);
-  device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice->kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, parts.bytes),
-               "shared memory of decode attention");
-  choice->kernel<<<DirectDecodeBlocks(device, plan), kBlockThreads, parts.bytes, device.stream()>>>(
-      arguments);
-  device.Check(cudaGetLastError(), "decode attention");
+  Launch(device, "decode attention", choice->kernel,
+         {DirectDecodeBlocks(device, plan), kBlockThreads, parts.bytes}, arguments);
 }
 
 }  // namespace latentd

@@ -1,6 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "base/check.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -40,22 +41,20 @@ const __half* HalvesOf(const TensorView& table) {
 
 void CudaGather(CudaDevice& device, StepMemory& step, const GatherParams& p) {
   if (p.rows.empty()) return;
-  GatherRows<<<static_cast<unsigned>(p.rows.size()), kRowThreads, 0, device.stream()>>>(
-      p.in, step.Bring(p.rows), p.dims, p.out);
-  device.Check(cudaGetLastError(), "gather");
+  Launch(device, "gather", GatherRows, {static_cast<unsigned>(p.rows.size()), kRowThreads}, p.in,
+         step.Bring(p.rows), p.dims, p.out);
 }
 
 void CudaEmbed(CudaDevice& device, StepMemory& step, const EmbedParams& p) {
   if (p.token_ids.empty()) return;
   const bool learned = p.position_table != nullptr;
-  EmbedRow<<<static_cast<unsigned>(p.token_ids.size()), kRowThreads, 0, device.stream()>>>(
-      {.token_ids = step.Find(p.token_ids),
-       .positions = learned ? step.Find(p.positions) : nullptr,
-       .table = HalvesOf(p.table),
-       .position_table = learned ? HalvesOf(*p.position_table) : nullptr,
-       .hidden = p.table.cols,
-       .out = p.out});
-  device.Check(cudaGetLastError(), "embedding");
+  Launch(device, "embedding", EmbedRow, {static_cast<unsigned>(p.token_ids.size()), kRowThreads},
+         {.token_ids = step.Find(p.token_ids),
+          .positions = learned ? step.Find(p.positions) : nullptr,
+          .table = HalvesOf(p.table),
+          .position_table = learned ? HalvesOf(*p.position_table) : nullptr,
+          .hidden = p.table.cols,
+          .out = p.out});
 }
 
 }  // namespace latentd

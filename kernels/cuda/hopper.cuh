@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.cuh"
+
 namespace latentd {
 
 // What compute capability 9.0a adds: barriers that count bytes, bulk copies, and integer products
@@ -9,10 +11,6 @@ namespace latentd {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LATENTD_HOPPER 1
 #endif
-
-__device__ inline uint32_t SharedAddress(const void* at) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
-}
 
 // A barrier in shared memory. It passes from phase to phase; a phase ends when `arrivals` have come
 // and the bytes that were announced are there.

@@ -24,13 +24,7 @@ struct KeyLoader {
     FragmentA a;
     if (kBits == 16) {
       const int dim = lane / 16 * 8 + lane % 8, part = 2 * warp + lane / 8 % 2;
-      const auto at = static_cast<uint32_t>(
-          __cvta_generic_to_shared(tile + dim * 2 * kBlockTokens + (part ^ (dim % 8)) * 16));
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                   : "=r"(a.x[0]), "=r"(a.x[1]), "=r"(a.x[2]), "=r"(a.x[3])
-                   : "r"(at)
-                   : "memory");
-      return a;
+      return LoadTransposed(tile + dim * 2 * kBlockTokens + (part ^ (dim % 8)) * 16);
     }
     if (kBits == 8) {
 #pragma unroll

@@ -6,6 +6,7 @@
 #include "kernels/cuda/integer_factors.h"
 #include "kernels/cuda/latent_decode_keys.cuh"
 #include "kernels/cuda/latent_decode_values.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace latentd {
 namespace {
@@ -14,7 +15,7 @@ template <int kHeadDim, int kSteps, int kHalves, int kQueryTiles>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     DecodeLatents(const __grid_constant__ LatentDecodeArguments p) {
 #ifdef LATENTD_HOPPER
-  extern __shared__ __align__(1024) uint8_t memory[];
+  uint8_t* memory = SharedMemory();
   if (SharedAddress(memory) % 1024 != 0) __trap();
   const DecodeParts parts(p.plan, p.stages, p.step.num_sequences);
   auto& barriers = *reinterpret_cast<DecodeBarriers*>(memory + parts.barriers);
@@ -135,12 +136,8 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
   const DecodeParts parts(plan, arguments.stages, step.num_sequences);
   const KernelChoice* choice = ChoiceOf(plan, parts.queries, arguments.num_value_blocks);
   LATENTD_CHECK(choice != nullptr && arguments.stages >= kLeastStages);
-  device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(choice->kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, parts.bytes),
-               "shared memory of decode attention");
-  choice->kernel<<<LatentDecodeBlocks(device), kDecodeThreads, parts.bytes, device.stream()>>>(
-      arguments);
-  device.Check(cudaGetLastError(), "decode attention");
+  Launch(device, "decode attention", choice->kernel,
+         {LatentDecodeBlocks(device), kDecodeThreads, parts.bytes}, arguments);
 }
 
 }  // namespace latentd

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.cuh"
+
 namespace latentd {
 
 // The tensor cores' product of sm_80 and later: D [16][8] += A [16][16] B [16][8], fp16 in, fp32
@@ -39,12 +41,22 @@ __device__ inline void MultiplyAddBFloat(const FragmentA& a, const FragmentB& b,
 // A from shared memory, [16][16] at `tile`, rows `stride` values apart (a multiple of 8).
 __device__ inline FragmentA LoadA(const __half* tile, int stride) {
   const int lane = threadIdx.x % 32;
-  const auto at =
-      static_cast<uint32_t>(__cvta_generic_to_shared(tile + lane % 16 * stride + lane / 16 * 8));
+  const uint32_t at = SharedAddress(tile + lane % 16 * stride + lane / 16 * 8);
   FragmentA a;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(a.x[0]), "=r"(a.x[1]), "=r"(a.x[2]), "=r"(a.x[3])
                : "r"(at));
+  return a;
+}
+
+// A from four 8 x 8 matrices in shared memory, each transposed: a lane names a row of 16 bytes,
+// lanes 8 i to 8 i + 7 those of matrix i.
+__device__ inline FragmentA LoadTransposed(const void* row) {
+  FragmentA a;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(a.x[0]), "=r"(a.x[1]), "=r"(a.x[2]), "=r"(a.x[3])
+               : "r"(SharedAddress(row))
+               : "memory");
   return a;
 }
 
@@ -58,7 +70,7 @@ __device__ inline FragmentB LoadColumns(const __half* tile, int stride) {
 // B of rows: [16][8 columns] at `tile`.
 __device__ inline FragmentB LoadRows(const __half* tile, int stride) {
   const int lane = threadIdx.x % 32;
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(tile + lane % 16 * stride));
+  const uint32_t at = SharedAddress(tile + lane % 16 * stride);
   FragmentB b;
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
                : "=r"(b.x[0]), "=r"(b.x[1])

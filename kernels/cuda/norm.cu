@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -63,8 +64,7 @@ void CudaNorm(CudaDevice& device, const NormParams& p) {
   } else if (p.dims <= 32 * kRowThreads) {
     kernel = NormRow<32>;
   }
-  kernel<<<static_cast<unsigned>(p.rows), kRowThreads, 0, device.stream()>>>(p);
-  device.Check(cudaGetLastError(), "norm");
+  Launch(device, "norm", kernel, {static_cast<unsigned>(p.rows), kRowThreads}, p);
 }
 
 }  // namespace latentd

@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
 
 namespace latentd {
@@ -34,15 +35,15 @@ void CudaRope(CudaDevice& device, StepMemory& step, const RopeParams& p,
   const int64_t count = static_cast<int64_t>(p.positions.size()) * p.heads * p.table->pairs;
   if (count == 0) return;
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  RotatePairs<<<blocks, kThreads, 0, device.stream()>>>({.positions = step.Find(p.positions),
-                                                         .cos = table.cos,
-                                                         .sin = table.sin,
-                                                         .pairs = p.table->pairs,
-                                                         .heads = p.heads,
-                                                         .head_dim = p.head_dim,
-                                                         .count = count,
-                                                         .x = p.x});
-  device.Check(cudaGetLastError(), "rope");
+  Launch(device, "rope", RotatePairs, {blocks, kThreads},
+         {.positions = step.Find(p.positions),
+          .cos = table.cos,
+          .sin = table.sin,
+          .pairs = p.table->pairs,
+          .heads = p.heads,
+          .head_dim = p.head_dim,
+          .count = count,
+          .x = p.x});
 }
 
 }  // namespace latentd

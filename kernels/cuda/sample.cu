@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/sample_row.cuh"
 
@@ -292,14 +293,13 @@ void CudaSampler::Sample(StepMemory& step, const SampleParams& p) {
   }
   const std::byte* brought = step.Bring<std::byte>(request.Packed());
   const auto drawn = step.Reserve<DrawnToken>(count + request.num_top);
-  SampleRows<<<static_cast<unsigned>(count), kSampleThreads, 0, device_.stream()>>>(
-      {.logits = p.logits,
-       .vocab = vocab,
-       .rows = reinterpret_cast<const RowArguments*>(brought),
-       .ids = reinterpret_cast<const int*>(brought + count * sizeof(RowArguments)),
-       .scratch = scratch_.data(),
-       .drawn = drawn.device});
-  device_.Check(cudaGetLastError(), "sampling");
+  Launch(device_, "sampling", SampleRows, {static_cast<unsigned>(count), kSampleThreads},
+         {.logits = p.logits,
+          .vocab = vocab,
+          .rows = reinterpret_cast<const RowArguments*>(brought),
+          .ids = reinterpret_cast<const int*>(brought + count * sizeof(RowArguments)),
+          .scratch = scratch_.data(),
+          .drawn = drawn.device});
   const DrawnToken* results = step.Fetch(drawn);
   for (size_t l = 0; results != nullptr && l < count; ++l) {
     const RowArguments& row = request.rows[l];
@@ -311,10 +311,9 @@ void CudaSampler::LogProbability(StepMemory& step, const LogProbabilityParams& p
   LATENTD_CHECK(p.token_ids.size() == p.results.size() && p.vocab > 0 && p.vocab <= kMaxVocab);
   if (p.token_ids.empty()) return;
   const auto results = step.Reserve<float>(p.token_ids.size());
-  LogProbabilities<<<static_cast<unsigned>(p.token_ids.size()), kSampleThreads, 0,
-                     device_.stream()>>>(p.logits, static_cast<int>(p.vocab),
-                                         step.Bring(p.token_ids), results.device);
-  device_.Check(cudaGetLastError(), "log probabilities");
+  Launch(device_, "log probabilities", LogProbabilities,
+         {static_cast<unsigned>(p.token_ids.size()), kSampleThreads}, p.logits,
+         static_cast<int>(p.vocab), step.Bring(p.token_ids), results.device);
   const float* fetched = step.Fetch(results);
   if (fetched != nullptr) std::copy_n(fetched, p.results.size(), p.results.begin());
 }

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace latentd {
+
+// Copies to shared memory in the background, of sm_80 and later. A thread's copies are groups,
+// which end in order.
+
+__device__ inline uint32_t SharedAddress(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+// Begins to copy 16 bytes, both aligned to them.
+__device__ inline void BeginCopy(uint32_t to, const uint8_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
+}
+__device__ inline void EndCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// Waits for all groups of the thread's but the newest kNewest.
+template <int kNewest>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kNewest) : "memory");
+}
+
+}  // namespace latentd
