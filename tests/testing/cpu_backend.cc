@@ -41,6 +41,12 @@ double AttentionTolerance(const AttentionShape& shape) {
   return HasScale(shape.k) || HasScale(shape.v) ? 1e-4 : 1e-5;
 }
 
+// Products of integers with two int8 parts are off by 2^-16 of the largest weight or factor; the
+// least of the weights are a hundredth of it.
+double ScoreTolerance(const AttentionShape& shape, bool /*decode*/) {
+  return shape.path == AttentionPath::kReconstruct && HasFewBits(shape.k) ? 0.25 : 0.002;
+}
+
 // Quantised weights are multiplied with int8 activations.
 std::vector<double> SeenInput(DType dtype, const std::vector<float>& in) {
   std::vector<double> seen(in.begin(), in.end());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -57,7 +58,7 @@ struct PagedStep {
   std::vector<int32_t> kv_lens;
   std::vector<int32_t> positions;
   std::vector<int64_t> slots;
-  // Of each row: its index among the tokens of all sequences, sequence by sequence.
+  // Of each row: its index among the tokens of all sequences that are there, sequence by sequence.
   std::vector<int64_t> tokens;
   std::vector<int32_t> first_step_page;
   std::shared_ptr<PoisonedMemory> step_pages;
@@ -74,19 +75,23 @@ struct PagedStep {
 // appended before it is attended (without own pages, any earlier append will do).
 class PagedCache {
  public:
-  PagedCache(const CacheLayer& layer, std::vector<int32_t> kv_lens, uint64_t seed = 1)
+  // Of each sequence only the blocks of its last `kept` tokens are there: what comes before them
+  // has been given back, as behind a window.
+  PagedCache(const CacheLayer& layer, std::vector<int32_t> kv_lens, uint64_t seed = 1,
+             int32_t kept = std::numeric_limits<int32_t>::max())
       : layer_(layer), kv_lens_(std::move(kv_lens)) {
     constexpr int kSpareBlocks = 3, kSpareSeats = 2;
     num_blocks_ = kSpareBlocks;
     for (const int32_t kv_len : kv_lens_) {
-      num_blocks_ += NumBlocks(kv_len);
+      first_.push_back(std::max(kv_len - kept, 0) / kBlockTokens * kBlockTokens);
+      num_blocks_ += NumBlocks(kv_len - first_.back());
       max_blocks_ = std::max(max_blocks_, NumBlocks(kv_len) + 1);
     }
     const std::vector<int32_t> ids = Shuffled(num_blocks_, seed);
     block_table_.assign(kv_lens_.size() * max_blocks_, -1);
     auto next = ids.begin();
     for (size_t i = 0; i < kv_lens_.size(); ++i) {
-      for (int64_t b = 0; b < NumBlocks(kv_lens_[i]); ++b) {
+      for (int64_t b = first_[i] / kBlockTokens; b < NumBlocks(kv_lens_[i]); ++b) {
         block_table_[i * max_blocks_ + b] = *next++;
       }
     }
@@ -106,14 +111,14 @@ class PagedCache {
     step.kv_lens = to;
     int64_t first_token = 0;
     for (size_t i = 0; i < kv_lens_.size(); ++i) {
-      LATENTD_CHECK(0 <= from[i] && from[i] <= to[i] && to[i] <= kv_lens_[i]);
+      LATENTD_CHECK(first_[i] <= from[i] && from[i] <= to[i] && to[i] <= kv_lens_[i]);
       for (int32_t position = from[i]; position < to[i]; ++position) {
         step.positions.push_back(position);
         step.slots.push_back(SlotOf(static_cast<int>(i), position));
-        step.tokens.push_back(first_token + position);
+        step.tokens.push_back(first_token + position - first_[i]);
       }
       step.cu_q_lens.push_back(static_cast<int32_t>(step.positions.size()));
-      first_token += kv_lens_[i];
+      first_token += kv_lens_[i] - first_[i];
     }
     step.first_step_page = StepPages(step.cu_q_lens, step.kv_lens);
     step.step_pages =
@@ -121,13 +126,11 @@ class PagedCache {
     return step;
   }
   // Every token of every sequence.
-  PagedStep WholeStep() const { return Step(std::vector<int32_t>(kv_lens_.size(), 0), kv_lens_); }
+  PagedStep WholeStep() const { return Step(first_, kv_lens_); }
   // The last `q_len` tokens of every sequence (fewer where it has fewer).
   PagedStep LastStep(int32_t q_len) const { return Step(BeforeLast(q_len), kv_lens_); }
   // What comes before LastStep(q_len).
-  PagedStep StepBeforeLast(int32_t q_len) const {
-    return Step(std::vector<int32_t>(kv_lens_.size(), 0), BeforeLast(q_len));
-  }
+  PagedStep StepBeforeLast(int32_t q_len) const { return Step(first_, BeforeLast(q_len)); }
 
   // Borrows from both; `step` must outlive the view.
   CacheView View(const PagedStep& step) {
@@ -161,7 +164,8 @@ class PagedCache {
     return block * kBlockTokens + position % kBlockTokens;
   }
   int64_t num_tokens() const {
-    return std::accumulate(kv_lens_.begin(), kv_lens_.end(), int64_t{0});
+    return std::accumulate(kv_lens_.begin(), kv_lens_.end(), int64_t{0}) -
+           std::accumulate(first_.begin(), first_.end(), int64_t{0});
   }
   // Blocks, then seats. An own page keeps what earlier pages left behind its last token, so the
   // seats of caches that were filled in other steps may differ.
@@ -182,12 +186,15 @@ class PagedCache {
   }
   std::vector<int32_t> BeforeLast(int32_t q_len) const {
     std::vector<int32_t> from;
-    for (const int32_t kv_len : kv_lens_) from.push_back(std::max(kv_len - q_len, 0));
+    for (size_t i = 0; i < kv_lens_.size(); ++i) {
+      from.push_back(std::max(kv_lens_[i] - q_len, first_[i]));
+    }
     return from;
   }
 
   const CacheLayer layer_;
   const std::vector<int32_t> kv_lens_;
+  std::vector<int32_t> first_;  // position that a sequence's tokens are there from
   int64_t num_blocks_ = 0;
   int64_t max_blocks_ = 1;
   std::vector<int32_t> block_table_;

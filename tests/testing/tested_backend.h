@@ -36,6 +36,9 @@ std::vector<PlanKind> PlanKinds();
 bool MayRefuseAttention();
 // The norm of attention's error at most, over that of its rows.
 double AttentionTolerance(const AttentionShape& shape);
+// How far one score of attention may be off, of queries and keys as attention_scores_test.cc has
+// them, in a step with one row a sequence (`decode`) or with more.
+double ScoreTolerance(const AttentionShape& shape, bool decode);
 
 // What a product multiplies of an input that meets a weight of `dtype`, and of a weight's value.
 std::vector<double> SeenInput(DType dtype, const std::vector<float>& in);

@@ -117,6 +117,7 @@ struct Subject {
   std::string name;
   std::string family;
   std::optional<TestLatents> latents = std::nullopt;
+  int head_dim = 32;
 };
 
 // Sequences that come and go.
@@ -128,8 +129,8 @@ class DecoderReplay : public OpsTest, public ::testing::WithParamInterface<Subje
   void SetUp() override {
     OpsTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    auto checkpoint = Checkpoint::Open(
-        WriteTinyModel({.family = GetParam().family, .head_dim = 32, .max_context = kContext}));
+    auto checkpoint = Checkpoint::Open(WriteTinyModel(
+        {.family = GetParam().family, .head_dim = GetParam().head_dim, .max_context = kContext}));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = *std::move(checkpoint);
     if (GetParam().latents) latents_ = MakeTestLatents(*checkpoint_, *GetParam().latents);
@@ -266,12 +267,23 @@ TestLatents Mixed(int sinks, bool own_page) {
 
 const std::vector<Segment> kFourBits = {{32, Codec::kInt4}};
 
+// What kernels for decode steps rebuild keys of, with heads of 64 dims.
+TestLatents FewBits(int sinks, bool own_page) {
+  return {.heads_per_group = 2,
+          .k = {{32, Codec::kInt4}, {16, Codec::kInt3}, {48, Codec::kInt2}},
+          .v = {{64, Codec::kInt4}, {32, Codec::kInt2}},
+          .sinks = sinks,
+          .own_page = own_page};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Caches, DecoderReplay,
     ::testing::Values(Subject{"llama_full", "llama"},
                       Subject{"llama_four_bits", "llama",
                               TestLatents{.heads_per_group = 2, .k = kFourBits, .v = kFourBits}},
                       Subject{"llama_mixed", "llama", Mixed(4, true)},
+                      Subject{"llama_64_few_bits", "llama", FewBits(0, false), 64},
+                      Subject{"qwen3_64_few_bits", "qwen3", FewBits(4, true), 64},
                       Subject{"qwen3_mixed", "qwen3", Mixed(0, true)}, Subject{"gpt2_full", "gpt2"},
                       Subject{"gpt2_mixed", "gpt2", Mixed(4, false)},
                       Subject{"bloom_mixed", "bloom", Mixed(1, true)}),

@@ -91,4 +91,44 @@ inline void ExpectSameBits(const std::vector<float>& a, const std::vector<float>
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
+// Norm of the difference over the norm of the expected rows.
+inline double RelativeError(const std::vector<float>& expected, const std::vector<float>& actual) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = actual[i] - expected[i];
+    error += difference * difference;
+    norm += double{expected[i]} * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+// Attention of each sequence's last `q_len` tokens, by every kind of plan.
+inline void ExpectAgreesWithReference(const AttentionShape& shape,
+                                      const std::vector<int32_t>& kv_lens, int32_t q_len,
+                                      const std::vector<PlanKind>& kinds = {PlanKinds()[0]}) {
+  const AttentionCase c(shape);
+  PagedCache cache(c.spec().cache, kv_lens);
+  const AttentionInputs inputs(c, cache.num_tokens());
+  const PagedStep step = cache.LastStep(q_len);
+  std::vector<float> expected;
+  for (const PlanKind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    AttentionRun run(c, 2, kind);
+    if (run.refused()) continue;
+    if (expected.empty()) {
+      run.AppendReference(inputs, cache, cache.StepBeforeLast(q_len));
+      run.AppendReference(inputs, cache, step);
+      if (shape.window > 0) {  // as a scheduler gives back what no row sees
+        for (size_t s = 0; s < kv_lens.size(); ++s) {
+          cache.FreeBefore(static_cast<int>(s), kv_lens[s] - q_len - shape.window + 1);
+        }
+      }
+      expected = run.AttendReference(inputs, cache, step);
+    }
+    const std::vector<float> actual = run.Attend(inputs, cache, step);
+    EXPECT_LT(RelativeError(expected, actual), AttentionTolerance(shape));
+    EXPECT_TRUE(cache.GuardsIntact());
+  }
+}
+
 }  // namespace latentd

@@ -10,38 +10,6 @@
 namespace latentd {
 namespace {
 
-// Norm of the difference over the norm of the expected rows.
-double RelativeError(const std::vector<float>& expected, const std::vector<float>& actual) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double difference = actual[i] - expected[i];
-    error += difference * difference;
-    norm += double{expected[i]} * expected[i];
-  }
-  return std::sqrt(error / norm);
-}
-
-void ExpectAgreesWithReference(const AttentionShape& shape, const std::vector<int32_t>& kv_lens,
-                               int32_t q_len, const PlanKind& kind = PlanKinds()[0]) {
-  const AttentionCase c(shape);
-  AttentionRun run(c, 2, kind);
-  if (run.refused()) return;
-  PagedCache cache(c.spec().cache, kv_lens);
-  const AttentionInputs inputs(c, cache.num_tokens());
-  run.AppendReference(inputs, cache, cache.StepBeforeLast(q_len));
-  const PagedStep step = cache.LastStep(q_len);
-  run.AppendReference(inputs, cache, step);
-  if (shape.window > 0) {  // as a scheduler gives back what no row sees
-    for (size_t s = 0; s < kv_lens.size(); ++s) {
-      cache.FreeBefore(static_cast<int>(s), kv_lens[s] - q_len - shape.window + 1);
-    }
-  }
-  const std::vector<float> actual = run.Attend(inputs, cache, step);
-  const std::vector<float> expected = run.AttendReference(inputs, cache, step);
-  EXPECT_LT(RelativeError(expected, actual), AttentionTolerance(shape));
-  EXPECT_TRUE(cache.GuardsIntact());
-}
-
 const std::vector<int32_t> kRagged = {0, 1, 63, 64, 65, 130};
 
 using AttentionTest = OpsTest;
@@ -138,30 +106,28 @@ TEST_F(AttentionTest, AgreesOnSharedLatentHeads) {
                                     {.dims = 48, .codec = Codec::kInt3},
                                     {.dims = 80, .codec = Codec::kMinMax2}};
   for (const AttentionPath path : {AttentionPath::kReconstruct, AttentionPath::kAbsorbed}) {
-    for (const PlanKind& kind : PlanKinds()) {
-      SCOPED_TRACE(testing::Message() << Name(path) << " " << kind.name);
-      AttentionShape shape = {.path = path,
-                              .num_heads = 9,
-                              .num_kv_heads = 3,
-                              .head_dim = 64,
-                              .k_latent_heads = 1,
-                              .v_latent_heads = 1,
-                              .k = preset_k,
-                              .v = preset_v,
-                              .biases = true,
-                              .sinks = 4,
-                              .own_page = true};
-      ExpectAgreesWithReference(shape, {5, 64, 200, 1100}, 1, kind);
-      ExpectAgreesWithReference(shape, {30, 150}, 70, kind);
-      shape.k = shape.v = odd;
-      ExpectAgreesWithReference(shape, {130}, 3, kind);
-      shape.num_heads = 20, shape.num_kv_heads = 4, shape.k_latent_heads = shape.v_latent_heads = 2;
-      ExpectAgreesWithReference(shape, {130}, 3, kind);
-      for (const Codec codec : kAllCodecs) {
-        SCOPED_TRACE(Info(codec).name);
-        shape.k = shape.v = One(32, codec);
-        ExpectAgreesWithReference(shape, {130}, 3, kind);
-      }
+    SCOPED_TRACE(Name(path));
+    AttentionShape shape = {.path = path,
+                            .num_heads = 9,
+                            .num_kv_heads = 3,
+                            .head_dim = 64,
+                            .k_latent_heads = 1,
+                            .v_latent_heads = 1,
+                            .k = preset_k,
+                            .v = preset_v,
+                            .biases = true,
+                            .sinks = 4,
+                            .own_page = true};
+    ExpectAgreesWithReference(shape, {5, 64, 200, 1100}, 1, PlanKinds());
+    ExpectAgreesWithReference(shape, {30, 150}, 70, PlanKinds());
+    shape.k = shape.v = odd;
+    ExpectAgreesWithReference(shape, {130}, 3, PlanKinds());
+    shape.num_heads = 20, shape.num_kv_heads = 4, shape.k_latent_heads = shape.v_latent_heads = 2;
+    ExpectAgreesWithReference(shape, {130}, 3, PlanKinds());
+    for (const Codec codec : kAllCodecs) {
+      SCOPED_TRACE(Info(codec).name);
+      shape.k = shape.v = One(32, codec);
+      ExpectAgreesWithReference(shape, {130}, 3, PlanKinds());
     }
   }
 }
@@ -186,106 +152,6 @@ TEST_F(AttentionTest, AgreesOnSharedLatentHeadsWithEveryKindOfCode) {
       }
     }
   });
-}
-
-// One row of each sequence, on latents of few bits that groups of heads share: what decode steps
-// are made of.
-TEST_F(AttentionTest, AgreesOnDecodeSteps) {
-  const std::vector<Segment> mixed_k = {{.dims = 48, .codec = Codec::kInt4},
-                                        {.dims = 32, .codec = Codec::kInt3},
-                                        {.dims = 64, .codec = Codec::kInt2}};
-  const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
-                                        {.dims = 16, .codec = Codec::kInt3},
-                                        {.dims = 96, .codec = Codec::kInt2}};
-  for (const int head_dim : {64, 128}) {
-    for (const int q_per_kv : {1, 3, 4, 8}) {
-      for (const bool mixed : {false, true}) {  // with all that a layer can keep beside its blocks
-        const AttentionShape shape = {.path = AttentionPath::kReconstruct,
-                                      .num_heads = 6 * q_per_kv,
-                                      .num_kv_heads = 6,
-                                      .head_dim = head_dim,
-                                      .k = mixed ? mixed_k : One(160, Codec::kInt4),
-                                      .v = mixed ? mixed_v : One(176, Codec::kInt4),
-                                      .sinks = mixed ? 4 : 0,
-                                      .own_page = mixed,
-                                      .k_norm = mixed};
-        for (const PlanKind& kind : PlanKinds()) {
-          SCOPED_TRACE(testing::Message() << kind.name << " head_dim " << head_dim << " q_per_kv "
-                                          << q_per_kv << " mixed " << mixed);
-          ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, kind);
-        }
-      }
-    }
-  }
-  for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
-    for (const int window : {0, 100}) {
-      for (const PlanKind& kind : PlanKinds()) {
-        SCOPED_TRACE(testing::Message()
-                     << kind.name << " " << Info(codec).name << " window " << window);
-        ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 4,
-                                   .head_dim = 128,
-                                   .k_latent_heads = 1,
-                                   .v_latent_heads = 1,
-                                   .k = One(256, codec),
-                                   .v = One(384, codec),
-                                   .rope_pairs = window > 0 ? 48 : 0,
-                                   .window = window},
-                                  {1500, 1, 64}, 1, kind);
-      }
-    }
-  }
-}
-
-// Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
-TEST_F(AttentionTest, AgreesOnDecodeStepsOfManySequences) {
-  std::vector<int32_t> kv_lens;
-  for (int i = 0; i < 150; ++i) kv_lens.push_back(1 + i * 37 % 300);
-  for (const bool full : {false, true}) {
-    for (const PlanKind& kind : PlanKinds()) {
-      SCOPED_TRACE(testing::Message() << kind.name << " full " << full);
-      ExpectAgreesWithReference({.path = full ? AttentionPath::kFull : AttentionPath::kReconstruct,
-                                 .num_heads = 4,
-                                 .num_kv_heads = 4,
-                                 .head_dim = 64,
-                                 .k_latent_heads = full ? 4 : 2,
-                                 .v_latent_heads = full ? 4 : 2,
-                                 .k = full ? One(64, Codec::kF16) : One(80, Codec::kInt4),
-                                 .v = full ? One(64, Codec::kF16) : One(96, Codec::kInt4)},
-                                kv_lens, 1, kind);
-    }
-  }
-}
-
-TEST_F(AttentionTest, AgreesOnDecodeStepsOfEveryPathAndCodec) {
-  for (const AttentionPath path : {AttentionPath::kFull, AttentionPath::kAbsorbed}) {
-    const bool full = path == AttentionPath::kFull;
-    for (const Codec codec : kAllCodecs) {
-      for (const int head_dim : {64, 80, 128}) {
-        for (const int window : {0, 100}) {
-          for (const PlanKind& kind : PlanKinds()) {
-            SCOPED_TRACE(testing::Message()
-                         << kind.name << " " << Name(path) << " " << Info(codec).name
-                         << " head_dim " << head_dim << " window " << window);
-            ExpectAgreesWithReference({.path = path,
-                                       .num_heads = 12,
-                                       .num_kv_heads = 4,
-                                       .head_dim = head_dim,
-                                       .k_latent_heads = full ? 4 : 2,
-                                       .v_latent_heads = full ? 4 : 2,
-                                       .k = One(full ? head_dim : 112, codec),
-                                       .v = One(full ? head_dim : 160, codec),
-                                       .sinks = full ? 0 : 4,
-                                       .own_page = !full,
-                                       .window = window,
-                                       .alibi = head_dim == 80},
-                                      {0, 1, 64, 65, 200}, 1, kind);
-          }
-        }
-      }
-    }
-  }
 }
 
 // What is allowed beside codes of 8 bits.

@@ -1,0 +1,197 @@
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "tests/kernels/ops/attention_run.h"
+#include "tests/testing/tested_backend.h"
+
+namespace latentd {
+namespace {
+
+// ---- Steps with one row a sequence, which may have kernels of their own ----
+
+using AttentionDecodeTest = OpsTest;
+
+// That groups of heads share: what decode steps are made of.
+TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
+  const std::vector<Segment> mixed_k = {{.dims = 48, .codec = Codec::kInt4},
+                                        {.dims = 32, .codec = Codec::kInt3},
+                                        {.dims = 64, .codec = Codec::kInt2}};
+  const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
+                                        {.dims = 16, .codec = Codec::kInt3},
+                                        {.dims = 96, .codec = Codec::kInt2}};
+  for (const int head_dim : {64, 128}) {
+    for (const int q_per_kv : {1, 3, 4, 8}) {
+      for (const bool mixed : {false, true}) {  // with all that a layer can keep beside its blocks
+        const AttentionShape shape = {.path = AttentionPath::kReconstruct,
+                                      .num_heads = 6 * q_per_kv,
+                                      .num_kv_heads = 6,
+                                      .head_dim = head_dim,
+                                      .k = mixed ? mixed_k : One(160, Codec::kInt4),
+                                      .v = mixed ? mixed_v : One(176, Codec::kInt4),
+                                      .sinks = mixed ? 4 : 0,
+                                      .own_page = mixed,
+                                      .k_norm = mixed};
+        SCOPED_TRACE(testing::Message()
+                     << "head_dim " << head_dim << " q_per_kv " << q_per_kv << " mixed " << mixed);
+        ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
+      }
+    }
+  }
+  for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
+    for (const int window : {0, 100}) {
+      SCOPED_TRACE(testing::Message() << Info(codec).name << " window " << window);
+      ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                                 .num_heads = 4,
+                                 .num_kv_heads = 4,
+                                 .head_dim = 128,
+                                 .k_latent_heads = 1,
+                                 .v_latent_heads = 1,
+                                 .k = One(256, codec),
+                                 .v = One(384, codec),
+                                 .rope_pairs = window > 0 ? 48 : 0,
+                                 .window = window},
+                                {1500, 1, 64}, 1, PlanKinds());
+    }
+  }
+}
+
+// Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
+TEST_F(AttentionDecodeTest, AgreesOnManySequences) {
+  std::vector<int32_t> kv_lens;
+  for (int i = 0; i < 150; ++i) kv_lens.push_back(1 + i * 37 % 300);
+  for (const bool full : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "full " << full);
+    ExpectAgreesWithReference({.path = full ? AttentionPath::kFull : AttentionPath::kReconstruct,
+                               .num_heads = 4,
+                               .num_kv_heads = 4,
+                               .head_dim = 64,
+                               .k_latent_heads = full ? 4 : 2,
+                               .v_latent_heads = full ? 4 : 2,
+                               .k = full ? One(64, Codec::kF16) : One(80, Codec::kInt4),
+                               .v = full ? One(64, Codec::kF16) : One(96, Codec::kInt4)},
+                              kv_lens, 1, PlanKinds());
+  }
+}
+
+TEST_F(AttentionDecodeTest, AgreesOnEveryPathAndCodec) {
+  for (const AttentionPath path : {AttentionPath::kFull, AttentionPath::kAbsorbed}) {
+    const bool full = path == AttentionPath::kFull;
+    for (const Codec codec : kAllCodecs) {
+      for (const int head_dim : {64, 80, 128}) {
+        for (const int window : {0, 100}) {
+          SCOPED_TRACE(testing::Message() << Name(path) << " " << Info(codec).name << " head_dim "
+                                          << head_dim << " window " << window);
+          ExpectAgreesWithReference({.path = path,
+                                     .num_heads = 12,
+                                     .num_kv_heads = 4,
+                                     .head_dim = head_dim,
+                                     .k_latent_heads = full ? 4 : 2,
+                                     .v_latent_heads = full ? 4 : 2,
+                                     .k = One(full ? head_dim : 112, codec),
+                                     .v = One(full ? head_dim : 160, codec),
+                                     .sinks = full ? 0 : 4,
+                                     .own_page = !full,
+                                     .window = window,
+                                     .alibi = head_dim == 80},
+                                    {0, 1, 64, 65, 200}, 1, PlanKinds());
+        }
+      }
+    }
+  }
+}
+
+// Of no, one, two and many pages, the last full or begun. The output of a long sequence is small,
+// so each row is measured by itself.
+TEST_F(AttentionDecodeTest, AgreesOnEveryLengthOfEveryCodec) {
+  const std::vector<int32_t> kv_lens = {0, 1, 63, 64, 65, 4097};
+  for (const AttentionPath path :
+       {AttentionPath::kFull, AttentionPath::kReconstruct, AttentionPath::kAbsorbed}) {
+    AttentionShape shape = {.path = path, .head_dim = 64, .k_latent_heads = 1, .v_latent_heads = 1};
+    const int dims = path == AttentionPath::kFull ? 64 : 32;
+    shape.k = shape.v = One(dims, Codec::kF16);
+    const AttentionInputs inputs(AttentionCase(shape),
+                                 std::accumulate(kv_lens.begin(), kv_lens.end(), int64_t{0}));
+    for (const Codec codec : kAllCodecs) {
+      SCOPED_TRACE(testing::Message() << Name(path) << " " << Info(codec).name);
+      shape.k = shape.v = One(dims, codec);
+      const AttentionCase c(shape, /*max_positions=*/4097);
+      PagedCache cache(c.spec().cache, kv_lens);
+      const PagedStep step = cache.LastStep(1);
+      std::vector<float> expected;
+      for (const PlanKind& kind : PlanKinds()) {
+        SCOPED_TRACE(kind.name);
+        AttentionRun run(c, 1, kind);
+        if (run.refused()) continue;
+        if (expected.empty()) {
+          run.AppendReference(inputs, cache, cache.WholeStep());
+          expected = run.AttendReference(inputs, cache, step);
+        }
+        const std::vector<float> actual = run.Attend(inputs, cache, step);
+        for (int64_t row = 0; row < step.rows(); ++row) {
+          const auto of_row = [&](const std::vector<float>& all) {
+            const auto begin = all.begin() + row * c.q_width();
+            return std::vector<float>(begin, begin + c.q_width());
+          };
+          EXPECT_LT(RelativeError(of_row(expected), of_row(actual)), AttentionTolerance(shape))
+              << "at position " << step.positions[row];
+        }
+        EXPECT_TRUE(cache.GuardsIntact());
+      }
+    }
+  }
+}
+
+// Queries that share a latent head: 9 to 16 and 17 to 32 of them, and so many that they are shared
+// out; with few and many blocks of values.
+TEST_F(AttentionDecodeTest, AgreesOnManyQueriesOfALatentHead) {
+  const std::vector<Segment> k = {{.dims = 32, .codec = Codec::kInt8},
+                                  {.dims = 48, .codec = Codec::kInt4},
+                                  {.dims = 16, .codec = Codec::kInt3},
+                                  {.dims = 32, .codec = Codec::kInt2}};
+  const std::vector<Segment> narrow_v = {{.dims = 32, .codec = Codec::kInt4},
+                                         {.dims = 48, .codec = Codec::kInt2}};
+  const std::vector<Segment> middle_v = {{.dims = 32, .codec = Codec::kInt8},
+                                         {.dims = 80, .codec = Codec::kInt4},
+                                         {.dims = 48, .codec = Codec::kInt3}};
+  const std::vector<Segment> wide_v = {{.dims = 32, .codec = Codec::kInt8},
+                                       {.dims = 144, .codec = Codec::kInt4},
+                                       {.dims = 16, .codec = Codec::kInt3},
+                                       {.dims = 96, .codec = Codec::kInt2}};
+  const auto expect = [](const AttentionShape& shape) {
+    SCOPED_TRACE(testing::Message()
+                 << Name(shape.path) << " heads " << shape.num_heads << " latent heads "
+                 << shape.k_latent_heads << " V segments " << shape.v.size());
+    ExpectAgreesWithReference(shape, {0, 1, 64, 150}, 1, PlanKinds());
+  };
+  for (const int q_per_kv : {5, 8, 9, 16}) {
+    for (const std::vector<Segment>& v : {narrow_v, middle_v, wide_v}) {
+      expect({.path = AttentionPath::kAbsorbed,
+              .num_heads = 4 * q_per_kv,
+              .num_kv_heads = 4,
+              .head_dim = 32,
+              .k = k,
+              .v = v,
+              .sinks = 4,
+              .own_page = true,
+              .alibi = q_per_kv < 9});
+    }
+  }
+  expect({.path = AttentionPath::kAbsorbed,
+          .num_heads = 40,
+          .num_kv_heads = 8,
+          .head_dim = 32,
+          .k_latent_heads = 1,
+          .v_latent_heads = 1,
+          .k = k,
+          .v = middle_v});
+  for (const int q_per_kv : {9, 16}) {
+    AttentionShape shape = {.num_heads = 2 * q_per_kv, .head_dim = 128, .k = k, .v = k};
+    expect(shape);
+    shape.k = shape.v = One(128, Codec::kF16);
+    expect(shape);
+  }
+}
+
+}  // namespace
+}  // namespace latentd
