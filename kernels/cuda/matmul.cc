@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/convert.h"
+#include "kernels/cuda/gemv.h"
 
 namespace latentd {
 namespace {
@@ -108,6 +109,7 @@ CudaMatmul::~CudaMatmul() {
 
 void CudaMatmul::Run(const MatmulParams& p) {
   if (p.rows == 0) return;
+  if (!batch_invariant_ && p.rows <= kMostGemvRows) return CudaGemv(device_, p);
   if (const absl::Status status = inputs_.Reserve(device_, p.rows * p.k); !status.ok()) {
     return device_.Fail(std::string(status.message()));
   }

@@ -29,10 +29,10 @@ class CudaWeight final : public Weight {
   const DeviceArray<uint16_t> values_;
 };
 
-// Products on the tensor cores by cuBLASLt: bf16 inputs, fp32 sums and outputs. An algorithm is
-// chosen once for each kind of product and number of rows, rounded up to a power of 2; a
-// `batch_invariant` one once for many rows and serves every number, so that an output row does not
-// depend on how many others there are.
+// Products: bf16 inputs, fp32 sums and outputs. Few rows by a kernel of our own (gemv.h), others on
+// the tensor cores by cuBLASLt, whose algorithm is chosen once for each kind of product and number
+// of rows, rounded up to a power of 2. `batch_invariant` ones are all by the algorithm for many
+// rows, so that an output row does not depend on how many others there are.
 class CudaMatmul {
  public:
   static absl::StatusOr<std::unique_ptr<CudaMatmul>> Create(CudaDevice& device,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -83,25 +84,65 @@ void CheckProduct(Ops& ops, DType dtype, const Shape& shape, bool bias, bool acc
 
 using MatmulTest = OpsTest;
 
+// With and without the law.
+void ForBothOps(const std::function<void(Ops&)>& body) {
+  for (auto* create : {CreateTestedOps, CreateFastestOps}) {
+    const absl::StatusOr<std::unique_ptr<Ops>> ops = create(2);
+    ASSERT_TRUE(ops.ok()) << ops.status();
+    ForEachKindOfCode([&] { body(**ops); });
+  }
+}
+
 TEST_F(MatmulTest, IsTheProduct) {
-  const auto ops = NewOps(2);
-  ForEachKindOfCode([&] {
+  ForBothOps([](Ops& ops) {
     for (DType dtype : kAllDTypes) {
       const int64_t k = Info(dtype).block_size == 256 ? 512 : 96;
-      for (const Shape& shape : {Shape{1, k, 1}, Shape{2, k, 16}, Shape{3, k, 33}, Shape{15, k, 40},
-                                 Shape{130, k, 20}}) {
-        CheckProduct(*ops, dtype, shape, shape.n > 16, shape.rows > 1);
+      for (const Shape& shape : {Shape{1, k, 1}, Shape{2, k, 16}, Shape{3, k, 33}, Shape{4, k, 9},
+                                 Shape{15, k, 40}, Shape{130, k, 20}}) {
+        CheckProduct(ops, dtype, shape, shape.n > 16, shape.rows > 1);
       }
     }
   });
 }
 
 TEST_F(MatmulTest, PlainWeightsTakeAnyNumberOfColumns) {
-  const auto ops = NewOps();
-  ForEachKindOfCode([&] {
+  ForBothOps([](Ops& ops) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-      for (int64_t steps : {1, 2, 3, 5, 30}) {
-        CheckProduct(*ops, dtype, {3, steps * ColumnStep(), 17}, true, false);
+      for (int64_t steps : {1, 2, 3, 5, 30, 100}) {
+        for (int64_t rows : {1, 3}) {
+          CheckProduct(ops, dtype, {rows, steps * ColumnStep(), 17}, true, false);
+        }
+      }
+    }
+  });
+}
+
+// However many share an input.
+TEST_F(MatmulTest, ProductsOfAnInputAreThoseOfEachAlone) {
+  ForBothOps([](Ops& ops) {
+    const std::vector<int64_t> widths = {5, 1, 8, 3, 17, 2};
+    for (int64_t rows : {1, 2, 4, 5}) {
+      const std::vector<float> in = GaussianValues(rows * 264, 41);
+      std::vector<std::unique_ptr<Weight>> weights;
+      std::vector<const Weight*> all;
+      std::vector<std::vector<float>> alone;
+      int64_t stride = 0;
+      for (const int64_t width : widths) {
+        weights.push_back(Prepare(ops, RandomWeight(DType::kBF16, width, 264, width)));
+        all.push_back(weights.back().get());
+        alone.push_back(Multiplied(ops, {all.back()}, in, rows, std::vector<float>(rows * width)));
+        stride += width;
+      }
+      const std::vector<float> out =
+          Multiplied(ops, all, in, rows, std::vector<float>(rows * stride, NAN));
+      int64_t first = 0;
+      for (size_t i = 0; i < widths.size(); first += widths[i++]) {
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t n = 0; n < widths[i]; ++n) {
+            ASSERT_NEAR(out[t * stride + first + n], alone[i][t * widths[i] + n], 1e-4)
+                << i << ", row " << t << " of " << rows << ", column " << n;
+          }
+        }
       }
     }
   });
