@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tests/emulation/block.h"
+
+namespace latentd {
+
+inline uint32_t SharedAddress(const void* at) { return emulation::AddressOf(at); }
+inline void BeginCopy(uint32_t to, const uint8_t* from) {
+  if (to % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) __trap();
+  emulation::BeginCopy(emulation::Shared() + to, from, 16);
+}
+inline void EndCopies() { emulation::EndCopies(); }
+template <int kNewest>
+inline void WaitForCopies() {
+  emulation::WaitForCopies(kNewest);
+}
+
+}  // namespace latentd

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/async_copy.cuh"
+#include "tests/emulation/block.h"
+
+#define LATENTD_HOPPER 1
+
+namespace latentd {
+
+class PhaseBarrier {
+ public:
+  void Init(int arrivals) {
+    arrivals_ = left_ = static_cast<int16_t>(arrivals);
+    phase_ = 0;
+  }
+  void Arrive() {
+    if (--left_ > 0) return;
+    left_ = arrivals_;
+    ++phase_;
+    emulation::Wake(this);
+  }
+  void Expect(int bytes) { expected_ = bytes, Arrive(); }
+  void Wait(int phase) {
+    while ((phase_ & 1) == (phase & 1)) emulation::Sleep(this);
+    emulation::EndBarrierCopies(this);
+  }
+
+ private:
+  int16_t arrivals_, left_;
+  int16_t phase_;
+  int16_t expected_;
+};
+
+inline void FenceBarriers() {}
+
+inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarrier& barrier) {
+  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0 ||
+      reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    __trap();
+  }
+  emulation::BeginBarrierCopy(&barrier, to, from, bytes);
+}
+
+inline void WaitForOthers(int id, int threads) {
+  emulation::Meet(emulation::NamedMeeting(id), threads,
+                  static_cast<int>(emulation::thread_index.x) % threads, nullptr, [](void**) {});
+}
+
+template <int kRegisters>
+inline void TakeRegisters() {}
+template <int kRegisters>
+inline void LeaveRegisters() {}
+
+constexpr int kOperandUnit = 16;
+inline uint32_t RightOperand(uint32_t at) { return (at & 0x3FFFFu) / kOperandUnit | 1u << 16; }
+inline void BeginProducts() {}
+inline void EndProducts() {}
+template <int kNewest>
+inline void WaitForProducts() {}
+
+namespace emulation {
+template <int kColumns>
+struct Product64 {
+  int32_t* d;
+  const uint32_t* a;
+  uint32_t b;
+  bool add;
+};
+template <int kColumns>
+void Multiply64(Product64<kColumns> mine) {
+  const int thread = static_cast<int>(thread_index.x) % 128;
+  Meet(GroupMeeting(), 128, thread, &mine, [](void** brought) {
+    static int8_t left[64][32], right[kColumns][32];
+    const auto& first = *static_cast<const Product64<kColumns>*>(brought[0]);
+    const uint32_t at = (first.b & 0x3FFFu) * kOperandUnit;
+    for (int n = 0; n < kColumns; ++n) {
+      for (int part = 0; part < 2; ++part) {
+        // The address's bits 4 to 6 are exchanged with bits 7 to 9.
+        const uint32_t plain = at + n / 8 * 1024 + n % 8 * 128 + part * 16;
+        std::memcpy(right[n] + 16 * part, Shared() + (plain ^ (plain >> 7 & 7) << 4), 16);
+      }
+    }
+    for (int t = 0; t < 128; ++t) {
+      const auto& p = *static_cast<const Product64<kColumns>*>(brought[t]);
+      if (p.b != first.b || p.add != first.add) __trap();
+      const int row = t / 32 * 16 + t % 32 / 4, k = t % 4 * 4;
+      std::memcpy(&left[row][k], &p.a[0], 4);
+      std::memcpy(&left[row + 8][k], &p.a[1], 4);
+      std::memcpy(&left[row][k + 16], &p.a[2], 4);
+      std::memcpy(&left[row + 8][k + 16], &p.a[3], 4);
+    }
+    for (int t = 0; t < 128; ++t) {
+      const auto& p = *static_cast<const Product64<kColumns>*>(brought[t]);
+      for (int i = 0; i < kColumns / 2; ++i) {
+        const int row = t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8;
+        const int column = i / 4 * 8 + t % 4 * 2 + i % 2;
+        int32_t sum = first.add ? p.d[i] : 0;
+        for (int k = 0; k < 32; ++k) sum += left[row][k] * right[column][k];
+        p.d[i] = sum;
+      }
+    }
+  });
+}
+}  // namespace emulation
+
+inline void MultiplyAdd(int32_t (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {
+  emulation::Multiply64<64>({d, a, b, add});
+}
+
+}  // namespace latentd
