@@ -71,6 +71,15 @@ void LogCache(const EngineInfo& info) {
   }
 }
 
+void LogDrain(const ServeStats& stats, absl::Time deadline) {
+  if (stats.running + stats.waiting == 0) return;
+  spdlog::info(
+      "draining: {} running and {} waiting requests have until {} (--drain-seconds), new ones are "
+      "refused; a second signal ends them at once",
+      stats.running, stats.waiting,
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
+}
+
 }  // namespace
 
 class Daemon::Parts {
@@ -86,11 +95,16 @@ class Daemon::Parts {
   void Drain(absl::Time deadline) {
     ready_ = false;
     server_->RefuseNew();
-    loop_->Drain(deadline);
+    LogDrain(loop_->stats(), deadline);
+    const int ended = loop_->Drain(deadline);
+    if (ended > 0) spdlog::warn("drain: the time is up, {} requests are ended", ended);
     server_->Stop(absl::Now() + kLastWrites);
   }
 
-  void CutStreams() { server_->CutStreams(); }
+  void EndRequests() {
+    const int ended = loop_->Drain(absl::InfinitePast());
+    if (ended > 0) spdlog::warn("drain: {} requests are ended", ended);
+  }
 
  private:
   absl::Status StartPage(const ServerConfig& config);
@@ -215,6 +229,6 @@ Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Daemon::~Daemon() = default;
 
 void Daemon::Drain(absl::Time deadline) { parts_->Drain(deadline); }
-void Daemon::CutStreams() { parts_->CutStreams(); }
+void Daemon::EndRequests() { parts_->EndRequests(); }
 
 }  // namespace latentd

@@ -102,8 +102,7 @@ TEST(ChatTest, CtrlCStopsAnAnswerAloneAlsoBeforeItsFirstToken) {
   chat.Type("a question\n");
   while (fixture.server().streams_open() == 0) absl::SleepFor(absl::Milliseconds(1));
   chat.Type(kCtrlC);
-  const testing::AssertionResult stopped =
-      chat.Shows("[stopped; the question is forgotten]\r\n> ");
+  const testing::AssertionResult stopped = chat.Shows("[stopped; the question is forgotten]\r\n> ");
   go_on.Notify();
   ASSERT_TRUE(stopped);
   EXPECT_TRUE(fixture.BecomesIdle());
