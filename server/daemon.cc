@@ -1,7 +1,5 @@
 #include "server/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/machine_memory.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "engine/text/chat_template.h"
@@ -64,7 +63,7 @@ void LogCache(const EngineInfo& info) {
     spdlog::info("cache: {} of that for {} sequences at once, {} each", FormatBytes(seats),
                  info.num_sequences, FormatBytes(info.bytes_per_sequence));
   }
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const auto memory = static_cast<double>(MachineMemory());
   if (info.device_bytes == 0 && bytes > memory) {
     spdlog::warn("cache: it may grow to {}, but this machine has {} of memory", FormatBytes(bytes),
                  FormatBytes(memory));

@@ -1,7 +1,6 @@
 #include "engine/compressor/compress.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/machine_memory.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/atomic_file.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -100,7 +100,7 @@ absl::Status Complete(const Checkpoint& checkpoint, CompressOptions* options) {
                                                    ", it must be more than --sinks, which is ",
                                                    SinksOf(*options)));
   }
-  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t memory = MachineMemory();
   const int64_t needed = WorkBytes(*options, config);
   if (needed > memory) {
     return absl::ResourceExhaustedError(
