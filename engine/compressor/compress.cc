@@ -194,7 +194,6 @@ absl::Status Measure(const CompressOptions& options, const Checkpoint& checkpoin
                      const CompressProgress& progress, CompressionReport* report) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Engine> full, OpenEngine(options, checkpoint, nullptr));
   ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(options, checkpoint, &latents));
-  report->bytes_per_token = engine->info().bytes_per_token;
   report->bytes_per_sequence = engine->info().bytes_per_sequence;
   std::vector<TextWindow> windows;
   for (const std::vector<int32_t>& window : held_out) windows.push_back({.tokens = window});
@@ -262,8 +261,6 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
 
   CompressionReport report{
       .model = config.name,
-      .method =
-          std::visit([&](const auto& method) { return Describe(method, config); }, options.method),
       .calibration = options.calibration.empty() ? "text sampled from the model"
                                                  : absl::StrJoin(options.calibration, " "),
       .windows = options.windows,
@@ -271,8 +268,19 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
       .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
       .resumed = resumed};
   AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
-  Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
-  for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));
+  Latents latents{.shingles = ShinglesOf(text.windows)};
+  for (const LayerFactors& layer : factors) {
+    latents.layers.push_back(layer.View(config));
+    report.bytes_per_token +=
+        static_cast<double>(latents.layers.back().cache.block_bytes()) / kBlockTokens;
+  }
+  if (const auto* mixed = std::get_if<MixedOptions>(&options.method)) {
+    report.method = Describe(*mixed, config, report.ratio());
+    report.allowed_bytes_per_token = AllowedBytesPerToken(*mixed, config);
+  } else {
+    report.method = Describe(std::get<PaluOptions>(options.method), config);
+  }
+  latents.method = report.method;
   RETURN_IF_ERROR(Measure(options, checkpoint, latents, text.held_out, progress, &report));
 
   RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(checkpoint), latents));
