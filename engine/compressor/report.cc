@@ -242,9 +242,10 @@ double CompressionReport::ratio_at(int64_t tokens) const {
 }
 
 std::string CompressionReport::OfTheAllowed() const {
-  if (!(bytes_per_token < 0.99 * allowed_bytes_per_token.value_or(0))) return "";
-  return absl::StrFormat(" of the %.1f allowed (ratio %.2f)", *allowed_bytes_per_token,
-                         full_bytes_per_token / *allowed_bytes_per_token);
+  const double allowed = allowed_bytes_per_token.value_or(0);
+  if (bytes_per_token >= 0.99 * allowed) return "";
+  return absl::StrFormat(" of the %.1f allowed (ratio %.2f)", allowed,
+                         full_bytes_per_token / allowed);
 }
 
 absl::Status WriteReport(const std::string& latents_path, const CompressionReport& report) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -74,7 +75,11 @@ class Interrupts {
       close(from);
     });
     struct sigaction action = {};
-    action.sa_handler = [](int) { (void)!write(signals_, "", 1); };
+    action.sa_handler = [](int) {
+      const int interrupted_call = errno;
+      (void)!write(signals_, "", 1);
+      errno = interrupted_call;
+    };
     action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, &before_);
   }

@@ -121,7 +121,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time dea
       context.TryCancel();
     }
   }
-  const absl::Status status = FromGrpc(reader->Finish());
+  absl::Status status = FromGrpc(reader->Finish());
   if (cancellation != nullptr) cancellation->Watch(nullptr);
   return status;
 }
