@@ -21,7 +21,8 @@ absl::Status Inbox::Add(std::shared_ptr<const Request> request) {
 
 absl::Status Inbox::Admit(const Request& request) {
   if (!death_.empty()) return absl::UnavailableError(death_);
-  if (draining_) return absl::UnavailableError("the server is draining");
+  if (draining_)
+    return absl::UnavailableError("the server is shutting down and takes no new requests");
   if (open_.contains(request.id)) {
     return absl::AlreadyExistsError(absl::StrCat("request id ", request.id, " is in use"));
   }
@@ -53,17 +54,18 @@ void Inbox::Cancel(const std::string& id, FinishReason reason) {
   filled_.NotifyOne();
 }
 
-void Inbox::Drain(absl::Time deadline) {
+int Inbox::Drain(absl::Time deadline) {
   MutexLock lock(&mu_);
   draining_ = true;
   while (!open_.empty() || delivering_) {
     if (clock_->Now() >= deadline) {
       contents_.cancel_all = true;
       filled_.NotifyOne();
-      return;
+      return static_cast<int>(open_.size());
     }
     clock_->WaitUntil(&drained_, &mu_, deadline);
   }
+  return 0;
 }
 
 void Inbox::Stop() {

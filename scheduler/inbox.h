@@ -30,8 +30,8 @@ class Inbox {
   void Cancel(const std::string& id,
               FinishReason reason);  // without effect unless the id is in use
   // Refuses further requests. Returns when no request is open and every sink was told, or at
-  // `deadline`, having asked the loop to cancel the rest.
-  void Drain(absl::Time deadline);
+  // `deadline`, having asked the loop to cancel the rest: so many.
+  int Drain(absl::Time deadline);
   void Stop();  // asks the loop to cancel all and end
 
   // ---- The loop's thread.

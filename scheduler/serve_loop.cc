@@ -166,7 +166,7 @@ absl::Status ServeLoop::Add(std::shared_ptr<const Request> request) {
 void ServeLoop::Cancel(const std::string& id, FinishReason reason) {
   impl_->inbox().Cancel(id, reason);
 }
-void ServeLoop::Drain(absl::Time deadline) { impl_->inbox().Drain(deadline); }
+int ServeLoop::Drain(absl::Time deadline) { return impl_->inbox().Drain(deadline); }
 ServeStats ServeLoop::stats() const { return impl_->stats(); }
 
 }  // namespace latentd

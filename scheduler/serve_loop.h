@@ -41,8 +41,8 @@ class ServeLoop {
   void Cancel(const std::string& id, FinishReason reason = FinishReason::kCancelled);
 
   // No new requests; returns when the open ones are over and their sinks told, or at `deadline`,
-  // after which they are cancelled.
-  void Drain(absl::Time deadline);
+  // where they are cancelled: so many. A second one with an earlier deadline ends the first.
+  int Drain(absl::Time deadline);
 
   ServeStats stats() const;  // never waits for a step
 

@@ -5,7 +5,8 @@
 namespace latentd {
 
 absl::Status Admission::Enter(size_t bytes) {
-  if (closed_) return absl::UnavailableError("the server is shutting down");
+  if (closed_)
+    return absl::UnavailableError("the server is shutting down and takes no new requests");
   const int open = open_.fetch_add(1, std::memory_order_relaxed);
   const size_t held = bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (open < max_open_ && held + bytes <= kMaxBytes) return absl::OkStatus();

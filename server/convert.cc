@@ -258,7 +258,6 @@ void FillModel(const ServedModel& model, const SchedulerConfig& limits,
   cache->set_bytes_per_sequence(info.bytes_per_sequence);
   cache->set_sliding_window(info.sliding_window);
   cache->set_factor_bytes(info.factor_bytes);
-  cache->set_tokens(info.num_blocks * kBlockTokens);
   if (info.bytes_per_token > 0)
     cache->set_compression_ratio(info.full_bytes_per_token / info.bytes_per_token);
 

@@ -1,7 +1,5 @@
 #include "server/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/machine_memory.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "engine/text/chat_template.h"
@@ -64,11 +63,20 @@ void LogCache(const EngineInfo& info) {
     spdlog::info("cache: {} of that for {} sequences at once, {} each", FormatBytes(seats),
                  info.num_sequences, FormatBytes(info.bytes_per_sequence));
   }
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const auto memory = static_cast<double>(MachineMemory());
   if (info.device_bytes == 0 && bytes > memory) {
     spdlog::warn("cache: it may grow to {}, but this machine has {} of memory", FormatBytes(bytes),
                  FormatBytes(memory));
   }
+}
+
+void LogDrain(const ServeStats& stats, absl::Time deadline) {
+  if (stats.running + stats.waiting == 0) return;
+  spdlog::info(
+      "draining: {} running and {} waiting requests have until {} (--drain-seconds), new ones are "
+      "refused; a second signal ends them at once",
+      stats.running, stats.waiting,
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
 }
 
 }  // namespace
@@ -86,11 +94,16 @@ class Daemon::Parts {
   void Drain(absl::Time deadline) {
     ready_ = false;
     server_->RefuseNew();
-    loop_->Drain(deadline);
+    LogDrain(loop_->stats(), deadline);
+    const int ended = loop_->Drain(deadline);
+    if (ended > 0) spdlog::warn("drain: the time is up, {} requests are ended", ended);
     server_->Stop(absl::Now() + kLastWrites);
   }
 
-  void CutStreams() { server_->CutStreams(); }
+  void EndRequests() {
+    const int ended = loop_->Drain(absl::InfinitePast());
+    if (ended > 0) spdlog::warn("drain: {} requests are ended", ended);
+  }
 
  private:
   absl::Status StartPage(const ServerConfig& config);
@@ -215,6 +228,6 @@ Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Daemon::~Daemon() = default;
 
 void Daemon::Drain(absl::Time deadline) { parts_->Drain(deadline); }
-void Daemon::CutStreams() { parts_->CutStreams(); }
+void Daemon::EndRequests() { parts_->EndRequests(); }
 
 }  // namespace latentd

@@ -25,8 +25,8 @@ class Daemon {
   // cancelled.
   void Drain(absl::Time deadline);
 
-  // Cuts every stream now; a Drain that waits returns. From any thread.
-  void CutStreams();
+  // Cancels every request now; a Drain that waits returns. From any thread.
+  void EndRequests();
 
  private:
   class Parts;

@@ -244,7 +244,10 @@ GenerateStream::Ending GenerateStream::EndingOf(const FinishInfo& info) {
             v1::Finish::DEADLINE};
   }
   if (left) return {ToGrpc(absl::CancelledError("the client left")), v1::Finish::CANCELLED};
-  return {ToGrpc(absl::UnavailableError("the server is shutting down")), v1::Finish::CANCELLED};
+  return {ToGrpc(absl::UnavailableError(
+              absl::StrCat("the server is shutting down and ended this request after ",
+                           text_->num_tokens(), " tokens"))),
+          v1::Finish::CANCELLED};
 }
 
 void GenerateStream::Send(v1::GenerateResponse message) {

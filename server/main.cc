@@ -1,5 +1,5 @@
 // latentd: serves one model over gRPC until SIGTERM or SIGINT, drains, and exits with 0; a second
-// signal cuts what still runs. One that comes while the model loads ends the process at once, also
+// signal ends what still runs. One that comes while the model loads ends the process at once, also
 // with 0. Exits with 1 when it cannot start or its engine died, and with 2 for a bad command line.
 
 #include <fcntl.h>
@@ -107,8 +107,6 @@ int Run(const ServerConfig& config) {
     grace = absl::ZeroDuration();
     spdlog::error("the engine is dead; exiting, so that a supervisor starts it anew");
   }
-  spdlog::info("draining: new requests are refused, running ones have {}",
-               absl::FormatDuration(grace));
   std::thread drain([&] {
     (*daemon)->Drain(absl::Now() + grace);
     events.Post(Event::kDrained);
@@ -118,8 +116,7 @@ int Run(const ServerConfig& config) {
       exit_code = 1;
       continue;
     }
-    spdlog::info("cutting the streams that are left");
-    (*daemon)->CutStreams();
+    (*daemon)->EndRequests();
   }
   drain.join();
   daemon->reset();

@@ -117,8 +117,6 @@ void Server::RefreshMetrics() {
   parts_->metrics.SetCacheBytes(stats.cache_bytes_used, stats.cache_bytes_total);
 }
 
-void Server::CutStreams() { parts_->server->Shutdown(absl::ToChronoTime(absl::Now())); }
-
 void Server::Stop(absl::Time deadline) {
   RefuseNew();
   parts_->server->Shutdown(absl::ToChronoTime(deadline));

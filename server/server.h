@@ -45,9 +45,6 @@ class Server {
   // Brings gauges up to date that nobody sets as things happen; before a scrape.
   void RefreshMetrics();
 
-  // Cancels every call that is open. From any thread, also while another is in Stop.
-  void CutStreams();
-
   // No new calls; cancels those that are still open at `deadline`, and returns when all are over.
   void Stop(absl::Time deadline);
 

@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenDummyModel(const std::string& pa
   config.max_context = std::max(config.max_context, options.min_context);
   ASSIGN_OR_RETURN(TokenizerSource tokenizer, ReadHfTokenizer(folder));
   if (tokenizer.tokenizer_json.empty()) tokenizer = DummyTokenizer();
-  BoundWeights weights = DummyWeights(*model.family, config, options.seed);
+  ASSIGN_OR_RETURN(BoundWeights weights, DummyWeights(*model.family, config, options.seed));
   config.qkv_bias = weights.views.contains("layers.0.q.bias");
   return std::make_unique<OpenedCheckpoint>(std::move(config), std::move(tokenizer),
                                             std::move(weights), nullptr);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/command_line.h"
+#include "base/machine_memory.h"
 #include "base/random.h"
 
 namespace latentd {
@@ -26,6 +29,17 @@ uint16_t DummyNumber(uint64_t bits) {
 }
 
 }  // namespace
+
+absl::StatusOr<DummyNumbers> DummyNumbers::Create(int64_t largest, uint64_t seed) {
+  const auto bytes = 2.0 * static_cast<double>(largest + kPeriod);
+  const auto memory = static_cast<double>(MachineMemory());
+  if (bytes > memory) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(largest, " dummy numbers take ", FormatBytes(bytes),
+                     " of memory, this machine has ", FormatBytes(memory)));
+  }
+  return DummyNumbers(largest, seed);
+}
 
 DummyNumbers::DummyNumbers(int64_t largest, uint64_t seed)
     : seed_(seed), numbers_(largest + kPeriod) {

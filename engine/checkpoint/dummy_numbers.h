@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/dtype.h"
 
 namespace latentd {
@@ -12,15 +13,18 @@ namespace latentd {
 // mean 0 and the deviation 0.02 that models are initialised with, and a function of `seed` alone.
 class DummyNumbers {
  public:
-  // `largest`: of the numbers of a matrix.
-  DummyNumbers(int64_t largest, uint64_t seed);
+  // Enough for matrices of up to so many numbers. RESOURCE_EXHAUSTED names the bytes and the
+  // machine's memory when they would not fit into it.
+  static absl::StatusOr<DummyNumbers> Create(int64_t largest, uint64_t seed);
 
   // The matrix called `name`: the same name and shape give the same numbers. Valid as long as this
   // object.
   TensorView Matrix(int64_t rows, int64_t cols, uint64_t name) const;
 
  private:
-  const uint64_t seed_;
+  DummyNumbers(int64_t largest, uint64_t seed);
+
+  uint64_t seed_;
   std::vector<uint16_t> numbers_;
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/message.h"
 #include "engine/checkpoint/dummy_numbers.h"
 
 namespace latentd {
@@ -33,15 +34,24 @@ struct DummyStorage {
 
 }  // namespace
 
-BoundWeights DummyWeights(const Family& family, const ModelConfig& config, uint64_t seed) {
-  int64_t largest = 0, longest = 0;
+absl::StatusOr<BoundWeights> DummyWeights(const Family& family, const ModelConfig& config,
+                                          uint64_t seed) {
+  const auto size_of = [&](const WeightRule& rule) {
+    return RowsOf(rule, config) * ExtentOf(rule.cols, config);
+  };
+  const WeightRule& largest = *std::ranges::max_element(family.weights, {}, size_of);
+  int64_t longest = 0;
   for (const WeightRule& rule : family.weights) {
-    const int64_t cols = ExtentOf(rule.cols, config);
-    largest = std::max(largest, RowsOf(rule, config) * cols);
-    longest = std::max(longest, cols);
+    longest = std::max(longest, ExtentOf(rule.cols, config));
+  }
+  absl::StatusOr<DummyNumbers> numbers = DummyNumbers::Create(size_of(largest), seed);
+  if (!numbers.ok()) {
+    return absl::Status(numbers.status().code(),
+                        Message("the weight ", largest.name, ", ", RowsOf(largest, config), " x ",
+                                ExtentOf(largest.cols, config), ": ", numbers.status().message()));
   }
   auto storage = std::make_shared<const DummyStorage>(
-      DummyStorage{.ones = std::vector<uint16_t>(longest, kOne), .numbers = {largest, seed}});
+      DummyStorage{.ones = std::vector<uint16_t>(longest, kOne), .numbers = *std::move(numbers)});
   BoundWeights bound;
   for (const WeightRule& rule : family.weights) {
     if (!IsThere(rule, config)) continue;

@@ -1,7 +1,6 @@
 #include "engine/compressor/compress.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/machine_memory.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/atomic_file.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -100,7 +100,7 @@ absl::Status Complete(const Checkpoint& checkpoint, CompressOptions* options) {
                                                    ", it must be more than --sinks, which is ",
                                                    SinksOf(*options)));
   }
-  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t memory = MachineMemory();
   const int64_t needed = WorkBytes(*options, config);
   if (needed > memory) {
     return absl::ResourceExhaustedError(
@@ -194,7 +194,6 @@ absl::Status Measure(const CompressOptions& options, const Checkpoint& checkpoin
                      const CompressProgress& progress, CompressionReport* report) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Engine> full, OpenEngine(options, checkpoint, nullptr));
   ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, OpenEngine(options, checkpoint, &latents));
-  report->bytes_per_token = engine->info().bytes_per_token;
   report->bytes_per_sequence = engine->info().bytes_per_sequence;
   std::vector<TextWindow> windows;
   for (const std::vector<int32_t>& window : held_out) windows.push_back({.tokens = window});
@@ -262,8 +261,6 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
 
   CompressionReport report{
       .model = config.name,
-      .method =
-          std::visit([&](const auto& method) { return Describe(method, config); }, options.method),
       .calibration = options.calibration.empty() ? "text sampled from the model"
                                                  : absl::StrJoin(options.calibration, " "),
       .windows = options.windows,
@@ -271,8 +268,19 @@ absl::StatusOr<CompressionReport> CompressOn(const CalibrationText& text,
       .full_bytes_per_token = static_cast<double>(config.full_bytes_per_token()),
       .resumed = resumed};
   AddLayers(factors, std::holds_alternative<MixedOptions>(options.method), &report);
-  Latents latents{.method = report.method, .shingles = ShinglesOf(text.windows)};
-  for (const LayerFactors& layer : factors) latents.layers.push_back(layer.View(config));
+  Latents latents{.shingles = ShinglesOf(text.windows)};
+  for (const LayerFactors& layer : factors) {
+    latents.layers.push_back(layer.View(config));
+    report.bytes_per_token +=
+        static_cast<double>(latents.layers.back().cache.block_bytes()) / kBlockTokens;
+  }
+  if (const auto* mixed = std::get_if<MixedOptions>(&options.method)) {
+    report.method = Describe(*mixed, config, report.ratio());
+    report.allowed_bytes_per_token = AllowedBytesPerToken(*mixed, config);
+  } else {
+    report.method = Describe(std::get<PaluOptions>(options.method), config);
+  }
+  latents.method = report.method;
   RETURN_IF_ERROR(Measure(options, checkpoint, latents, text.held_out, progress, &report));
 
   RETURN_IF_ERROR(WriteLatents(options.out, Fingerprint(checkpoint), latents));

@@ -67,9 +67,9 @@ CompressFlags::CompressFlags(CommandLine* flags) : flags_(flags) {
              "first tokens of a sequence kept exact; default: 4, with palu 0", {.min = 0});
 
   flags->Add("ratio", &ratio_, "R",
-             "mixed: uncompressed over stored bytes per token; default: 5.3");
+             "mixed: uncompressed over stored bytes per token, at least; default: 5.3");
   flags->Add("bytes-per-token", &bytes_per_token_, "N",
-             "mixed: of the whole cache, all scales counted; instead of --ratio");
+             "mixed: of the whole cache, all scales counted, at most; instead of --ratio");
   flags->Add("bit-widths", &bit_widths_, "LIST", "mixed: what a value may take, of 8,4,3,2");
   flags->Add("block", &mixed_.widths.block_dims, "N",
              "mixed: dims that share a width, a multiple of 16");

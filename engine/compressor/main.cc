@@ -41,16 +41,19 @@ void Print(const CompressionReport& report, const std::string& out, bool json) {
                                       {"resumed", report.resumed},
                                       {"peak_bytes", report.peak_bytes}};
     if (report.predicted_kl.has_value()) figures["predicted_kl"] = *report.predicted_kl;
+    if (report.allowed_bytes_per_token.has_value()) {
+      figures["allowed_bytes_per_token"] = *report.allowed_bytes_per_token;
+    }
     std::cout << figures << "\n";
     return;
   }
   absl::PrintF(
-      "%s: %s\n%.1f bytes per token instead of %.0f (ratio %.2f), and %s per sequence\n"
+      "%s: %s\n%.1f bytes per token%s instead of %.0f (ratio %.2f), and %s per sequence\n"
       "KL %.4f nats per token on %d held-out tokens, the same likeliest token for %.1f %%\n"
       "in %.0f s%s, with %s of memory at most; see %s.report.md\n",
-      out, report.method, report.bytes_per_token, report.full_bytes_per_token, report.ratio(),
-      FormatBytes(report.bytes_per_sequence), report.measured.kl_mean, report.measured.tokens,
-      100 * report.measured.top1, report.seconds,
+      out, report.method, report.bytes_per_token, report.OfTheAllowed(),
+      report.full_bytes_per_token, report.ratio(), FormatBytes(report.bytes_per_sequence),
+      report.measured.kl_mean, report.measured.tokens, 100 * report.measured.top1, report.seconds,
       report.resumed ? " after what an earlier run had measured" : "",
       FormatBytes(static_cast<double>(report.peak_bytes)), out);
 }

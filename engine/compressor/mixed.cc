@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
@@ -148,12 +149,6 @@ absl::StatusOr<PlaneFactors> FactorsOf(const Checkpoint& checkpoint, const Plane
 
 using Energies = std::vector<std::vector<DimEnergies>>;
 
-// What the whole cache may take.
-double BytesPerToken(const MixedOptions& options, const ModelConfig& config) {
-  return options.bytes_per_token.value_or(static_cast<double>(config.full_bytes_per_token()) /
-                                          options.ratio);
-}
-
 // What it takes beside the planes: the norms of rebuilt keys.
 double NormBytesPerToken(const ModelConfig& config) {
   return config.qk_norm ? 2.0 * config.num_layers * config.num_kv_heads : 0;
@@ -188,7 +183,7 @@ absl::Status CheckBudget(const MixedOptions& options, const ModelConfig& config)
   const double full = static_cast<double>(config.full_bytes_per_token());
   const double planes = static_cast<double>(config.num_layers) / kBlockTokens;
   const double norms = NormBytesPerToken(config);
-  const double bytes = BytesPerToken(options, config);
+  const double bytes = AllowedBytesPerToken(options, config);
   const double smallest = 2 * planes * static_cast<double>(bounds.smallest) + norms;
   const double largest = 2 * planes * static_cast<double>(bounds.largest) + norms;
   if (!(bytes >= smallest && bytes <= largest)) {
@@ -249,14 +244,16 @@ absl::Status Validate(const MixedOptions& options, const ModelConfig& config) {
   return CheckBudget(options, config);
 }
 
-std::string Describe(const MixedOptions& options, const ModelConfig& config) {
+double AllowedBytesPerToken(const MixedOptions& options, const ModelConfig& config) {
+  return options.bytes_per_token.value_or(static_cast<double>(config.full_bytes_per_token()) /
+                                          options.ratio);
+}
+
+std::string Describe(const MixedOptions& options, const ModelConfig& config, double ratio) {
   return absl::StrCat(
-      "mixed, ",
-      options.bytes_per_token.has_value()
-          ? absl::StrCat(*options.bytes_per_token, " bytes per token, ")
-          : absl::StrCat("ratio ", options.ratio, ", "),
-      absl::StrJoin(options.widths.widths, "/"), " bits in blocks of ", options.widths.block_dims,
-      ", ", options.k_share.has_value() ? absl::StrCat("K share ", *options.k_share, ", ") : "",
+      absl::StrFormat("mixed, ratio %.3g, ", ratio), absl::StrJoin(options.widths.widths, "/"),
+      " bits in blocks of ", options.widths.block_dims, ", ",
+      options.k_share.has_value() ? absl::StrCat("K share ", *options.k_share, ", ") : "",
       DescribeGroups(options.heads_per_group, config.num_kv_heads), ", ", options.sinks,
       " exact sinks", options.own_page ? ", own page in 16 bits" : "");
 }
@@ -289,8 +286,8 @@ absl::StatusOr<std::vector<LayerFactors>> CompressMixed(
     RETURN_IF_ERROR(progress((l + 0.5) / config.num_layers / 2));
   }
 
-  const std::vector<PlaneAllocation> allocation =
-      Allocate(k_dims, v_dims, BytesPerToken(options, config) - NormBytesPerToken(config), options);
+  const std::vector<PlaneAllocation> allocation = Allocate(
+      k_dims, v_dims, AllowedBytesPerToken(options, config) - NormBytesPerToken(config), options);
   std::vector<LayerFactors> out;
   for (int l = 0; l < config.num_layers; ++l) {
     LayerFactors layer{.sinks = options.sinks, .own_page = options.own_page};

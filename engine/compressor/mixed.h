@@ -15,8 +15,8 @@ namespace latentd {
 // Our own method: a basis weighted by the loss from both sides, bits given to blocks of dims by one
 // budget over all layers and planes, exact sinks, means taken out. The README derives it.
 struct MixedOptions {
-  double ratio = 5.3;                     // uncompressed over stored bytes per token
-  std::optional<double> bytes_per_token;  // of the whole cache, all scales counted; instead
+  double ratio = 5.3;                     // uncompressed over stored bytes per token, at least
+  std::optional<double> bytes_per_token;  // of the whole cache, at most; instead of the ratio
   BitWidths widths;
   std::optional<double> k_share;  // of the bytes, that K takes; else what costs least
   int heads_per_group = 0;
@@ -28,8 +28,13 @@ struct MixedOptions {
 // below the smallest or above the largest cache that the widths allow.
 absl::Status Validate(const MixedOptions& options, const ModelConfig& config);
 
-// For people: "mixed, ratio 5.3, 8/4/2 bits in blocks of 32, groups of all KV heads, ...".
-std::string Describe(const MixedOptions& options, const ModelConfig& config);
+// What the whole cache may take, all scales counted. It may come out smaller: bits are given to
+// whole blocks of dims, and where more of them gain nothing they are not spent.
+double AllowedBytesPerToken(const MixedOptions& options, const ModelConfig& config);
+
+// For people, of a cache that came out with that ratio of uncompressed over stored bytes per token:
+// "mixed, ratio 5.3, 8/4/2 bits in blocks of 32, groups of all KV heads, ...".
+std::string Describe(const MixedOptions& options, const ModelConfig& config, double ratio);
 
 // How much of the mean of F's diagonal goes into F, F + shrinkage (tr F / n I - F), when `tokens`
 // fed an F of `dims` rows: the noise of F falls with tokens per row. 12.8 rows per token, chosen on

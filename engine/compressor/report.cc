@@ -75,6 +75,9 @@ std::string JsonText(const CompressionReport& report) {
                {"resumed", report.resumed},
                {"peak_bytes", report.peak_bytes}};
   if (report.predicted_kl.has_value()) json["predicted_kl"] = *report.predicted_kl;
+  if (report.allowed_bytes_per_token.has_value()) {
+    json["allowed_bytes_per_token"] = *report.allowed_bytes_per_token;
+  }
   for (const Layer& layer : report.layers) {
     json["layers"].push_back({{"k", ToJson(layer.k)}, {"v", ToJson(layer.v)}});
   }
@@ -100,14 +103,16 @@ std::string TotalsText(const CompressionReport& report) {
   const DivergenceResult& measured = report.measured;
   std::string text = absl::StrFormat(
       "# Latents of %s\n\n%s; calibrated on %s, %s tokens, in %.0f s%s.\n\n"
-      "%.1f bytes per token, all scales counted; the uncompressed 16-bit cache takes %.0f: a ratio "
+      "%.1f bytes per token%s, all scales counted; the uncompressed 16-bit cache takes %.0f: a "
+      "ratio "
       "of %.2f. A sequence keeps %s more while it is at work (exact first tokens, the page "
       "that is being filled).\n\n"
       "| tokens of a sequence | cache | uncompressed | ratio |\n|---|---|---|---|\n",
       report.model, report.method, report.calibration,
       WindowsOf(report.windows, report.window_tokens), report.seconds,
       report.resumed ? " after what an earlier run had measured" : "", report.bytes_per_token,
-      report.full_bytes_per_token, report.ratio(), FormatBytes(report.bytes_per_sequence));
+      report.OfTheAllowed(), report.full_bytes_per_token, report.ratio(),
+      FormatBytes(report.bytes_per_sequence));
   for (const int64_t length : kLengths) {
     const double full = report.full_bytes_per_token * static_cast<double>(length);
     absl::StrAppendFormat(&text, "| %d | %s | %s | %.2f |\n", length,
@@ -234,6 +239,13 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 double CompressionReport::ratio_at(int64_t tokens) const {
   const auto n = static_cast<double>(tokens);
   return n * full_bytes_per_token / (n * bytes_per_token + bytes_per_sequence);
+}
+
+std::string CompressionReport::OfTheAllowed() const {
+  const double allowed = allowed_bytes_per_token.value_or(0);
+  if (bytes_per_token >= 0.99 * allowed) return "";
+  return absl::StrFormat(" of the %.1f allowed (ratio %.2f)", allowed,
+                         full_bytes_per_token / allowed);
 }
 
 absl::Status WriteReport(const std::string& latents_path, const CompressionReport& report) {

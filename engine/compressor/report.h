@@ -34,7 +34,9 @@ struct CompressionReport {
   int windows = 0;
   int window_tokens = 0;
   std::vector<Layer> layers;
-  double bytes_per_token = 0;       // all scales counted
+  double bytes_per_token = 0;  // all scales counted
+  // What it was allowed to be; nullopt: the method has no such budget.
+  std::optional<double> allowed_bytes_per_token;
   double bytes_per_sequence = 0;    // once: exact sinks and the page being filled
   double full_bytes_per_token = 0;  // of the uncompressed 16-bit cache
   // From the Fisher matrices, of cuts and codes as the allocation weighs them; nullopt: the method
@@ -46,6 +48,8 @@ struct CompressionReport {
   int64_t peak_bytes = 0;  // of the host's memory at once, pages of the model's file among them
 
   double ratio() const { return full_bytes_per_token / bytes_per_token; }
+  // " of the 768.0 allowed (ratio 30.00)" where the cache came out more than 1 % smaller, else "".
+  std::string OfTheAllowed() const;
   // Of a sequence of so many tokens, what it keeps once counted.
   double ratio_at(int64_t tokens) const;
 };

@@ -62,8 +62,13 @@ absl::StatusOr<std::unique_ptr<Latents>> MakeDummyLatents(const ModelConfig& con
                          .own_page = true,
                          .key_norms = config.qk_norm ? config.num_kv_heads : 0};
   const int64_t hidden = config.hidden_dim, most_dims = std::max(cache.k.dims(), cache.v.dims());
-  const auto numbers = std::make_shared<const DummyNumbers>(
+  absl::StatusOr<DummyNumbers> made = DummyNumbers::Create(
       std::max(groups * most_dims * hidden, config.kv_dim() * most_dims), seed);
+  if (!made.ok()) {
+    return absl::Status(made.status().code(), absl::StrCat("--dummy-latents is \"", shares_text,
+                                                           "\": ", made.status().message()));
+  }
+  const auto numbers = std::make_shared<const DummyNumbers>(*std::move(made));
   auto latents = std::make_unique<Latents>();
   uint64_t name = 0;
   const auto down = [&](const CachePlane& of) {

@@ -13,7 +13,7 @@ namespace latentd {
 // percent of the dims of a group's KV heads that its latents of keys and of values have, "50/50".
 // In 4 bits, with the groups, exact sinks and own page that latent-compress chooses by default:
 // groups of the largest divisor of the KV heads up to 4, 4 sinks. INVALID_ARGUMENT for other text,
-// or shares outside of (0, 100].
+// or shares outside of (0, 100]; RESOURCE_EXHAUSTED when the machine's memory cannot hold a factor.
 absl::StatusOr<std::unique_ptr<Latents>> MakeDummyLatents(const ModelConfig& config,
                                                           const std::string& shares,
                                                           uint64_t seed = 1);

@@ -6,6 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
+#include "base/machine_memory.h"
 #include "base/status_macros.h"
 #include "engine/model/alibi.h"
 
@@ -125,6 +127,29 @@ const float* DataOrNull(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
 }
 
+// Whether the machine has the memory for the weights on a device that computes in it; another
+// device says itself when it is full.
+absl::Status CheckMemory(const Checkpoint& checkpoint, Ops& ops) {
+  if (!ops.device().reads_host_memory()) return absl::OkStatus();
+  const ModelConfig& config = checkpoint.config();
+  int64_t bytes = 0;
+  const auto add = [&](const std::string& name) {
+    const std::optional<TensorView> view = checkpoint.Find(name);
+    if (view.has_value()) bytes += view->bytes();
+  };
+  add(config.tied_embeddings ? "token_embedding" : "lm_head");
+  for (int l = 0; l < config.num_layers; ++l) {
+    for (const char* name : {"q", "k", "v", "o", "gate", "up", "down"}) {
+      add(absl::StrCat("layers.", l, ".", name, ".weight"));
+    }
+  }
+  if (bytes <= MachineMemory()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the weights of ", config.num_layers, " layers take ",
+                   FormatBytes(static_cast<double>(bytes)), " of memory, this machine has ",
+                   FormatBytes(static_cast<double>(MachineMemory()))));
+}
+
 // What the attention of all layers shares.
 struct ModelFacts {
   const ModelConfig& config;
@@ -225,6 +250,7 @@ std::vector<CacheLayer> CacheLayersOf(const ModelConfig& config, const Latents* 
 
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
                                          Ops& ops) {
+  RETURN_IF_ERROR(CheckMemory(checkpoint, ops));
   const ModelConfig& config = checkpoint.config();
   const std::vector<CacheLayer> cache_layers =
       CacheLayersOf(config, options.latents, options.full_codec);

@@ -20,38 +20,34 @@ double Answer::decode_tokens_per_s() const {
   return seconds > 0 ? (finish.usage().generated_tokens() - 1) / seconds : 0;
 }
 
-absl::StatusOr<Answer> Ask(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
-                           const std::function<void(absl::string_view)>& show,
-                           const std::function<bool()>& go_on) {
+Answer Ask(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
+           const std::function<void(absl::string_view)>& show, Cancellation* cancellation) {
   Answer answer;
   const absl::Time sent = absl::Now();
-  const absl::Status status =
-      client->Generate(request, deadline, [&](const v1::GenerateResponse& message) {
-        if (answer.token_ids.empty() && !message.token_ids().empty())
-          answer.first_token = absl::Now() - sent;
-        answer.text += message.text();
-        answer.token_ids.insert(answer.token_ids.end(), message.token_ids().begin(),
-                                message.token_ids().end());
-        answer.logprobs.insert(answer.logprobs.end(), message.logprobs().begin(),
-                               message.logprobs().end());
-        if (message.has_finish()) answer.finish = message.finish();
-        if (!message.text().empty()) show(message.text());
-        return go_on == nullptr || go_on();
-      });
-  if (!status.ok()) return status;
+  const auto on_message = [&](const v1::GenerateResponse& message) {
+    if (answer.token_ids.empty() && !message.token_ids().empty())
+      answer.first_token = absl::Now() - sent;
+    answer.text += message.text();
+    answer.token_ids.insert(answer.token_ids.end(), message.token_ids().begin(),
+                            message.token_ids().end());
+    answer.logprobs.insert(answer.logprobs.end(), message.logprobs().begin(),
+                           message.logprobs().end());
+    if (message.has_finish()) answer.finish = message.finish();
+    if (!message.text().empty()) show(message.text());
+    return true;
+  };
+  answer.status = client->Generate(request, deadline, on_message, cancellation);
   return answer;
 }
 
-absl::StatusOr<Answer> AskAndPrint(Client* client, const v1::GenerateRequest& request,
-                                   absl::Time deadline, const std::function<bool()>& go_on) {
-  bool printed = false;
+Answer AskAndPrint(Client* client, const v1::GenerateRequest& request, absl::Time deadline,
+                   Cancellation* cancellation) {
   const auto print = [&](absl::string_view text) {
-    printed = true;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  absl::StatusOr<Answer> answer = Ask(client, request, deadline, print, go_on);
-  if (printed || answer.ok()) std::puts("");
+  Answer answer = Ask(client, request, deadline, print, cancellation);
+  if (!answer.text.empty() || answer.status.ok()) std::puts("");
   std::fflush(stdout);
   return answer;
 }

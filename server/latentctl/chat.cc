@@ -1,15 +1,23 @@
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+#include <cerrno>
 #include <cstdio>
+#include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/command_line.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/latentctl/answer.h"
 #include "server/latentctl/commands.h"
@@ -44,9 +52,10 @@ class Conversation {
   int num_fixed_ = 0;
 };
 
+constexpr char kPrompt[] = "> ";
 constexpr char kHelp[] =
     "/reset forgets the conversation, Ctrl-C stops an answer and forgets its question, /help says "
-    "this, /quit ends.";
+    "this, /quit or Ctrl-D ends.";
 
 // "/word": what no question looks like.
 bool IsCommand(const std::string& line) {
@@ -54,30 +63,71 @@ bool IsCommand(const std::string& line) {
          std::all_of(line.begin() + 1, line.end(), [](char c) { return absl::ascii_isalpha(c); });
 }
 
-volatile std::sig_atomic_t interrupted = 0;
-
-// While it lives, the first SIGINT only sets `interrupted`.
-class StopsOnInterrupt {
+// Calls `on_interrupt` for each SIGINT, on a thread of its own, while it lives. One at a time.
+class Interrupts {
  public:
-  StopsOnInterrupt() {
-    interrupted = 0;
+  explicit Interrupts(std::function<void()> on_interrupt) {
+    int ends[2];
+    LATENTD_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    signals_ = ends[1];
+    thread_ = std::thread([from = ends[0], on_interrupt = std::move(on_interrupt)] {
+      for (char byte; read(from, &byte, 1) == 1;) on_interrupt();
+      close(from);
+    });
     struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = 1; };
-    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    action.sa_handler = [](int) {
+      const int interrupted_call = errno;
+      (void)!write(signals_, "", 1);
+      errno = interrupted_call;
+    };
+    action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, &before_);
   }
-  ~StopsOnInterrupt() { sigaction(SIGINT, &before_, nullptr); }
-  StopsOnInterrupt(const StopsOnInterrupt&) = delete;
-  StopsOnInterrupt& operator=(const StopsOnInterrupt&) = delete;
+  ~Interrupts() {
+    sigaction(SIGINT, &before_, nullptr);
+    close(signals_);
+    thread_.join();
+  }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
 
  private:
+  static inline int signals_ = -1;  // the end of the pipe that the signal handler writes to
+  std::thread thread_;
   struct sigaction before_ = {};
 };
 
-absl::StatusOr<Answer> AskUntilInterrupted(Client* client, const v1::GenerateRequest& request) {
-  const StopsOnInterrupt guard;
-  return AskAndPrint(client, request, absl::InfiniteFuture(), [] { return interrupted == 0; });
-}
+// Asks one question at a time; a Ctrl-C ends its answer, and says how to leave when there is none.
+class Asker {
+ public:
+  explicit Asker(Client* client) : client_(client) {}
+
+  Answer Ask(const v1::GenerateRequest& request) {
+    Cancellation cancellation;
+    SetRunning(&cancellation);
+    Answer answer = AskAndPrint(client_, request, absl::InfiniteFuture(), &cancellation);
+    SetRunning(nullptr);
+    return answer;
+  }
+
+  // From any thread. The terminal has already thrown away the line that was being typed.
+  void Interrupt() {
+    MutexLock lock(&mu_);
+    if (running_ != nullptr) return running_->Cancel();
+    std::printf("\n[Ctrl-D or /quit ends the chat]\n%s", kPrompt);
+    std::fflush(stdout);
+  }
+
+ private:
+  void SetRunning(Cancellation* running) {
+    MutexLock lock(&mu_);
+    running_ = running;
+  }
+
+  Client* const client_;
+  Mutex mu_;
+  Cancellation* running_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
 
 // "12 tokens, 86.2 tokens/s; 48 of 8192 tokens of context, in 195 KiB instead of 1.41 MiB": one row
 // of a terminal.
@@ -103,7 +153,7 @@ absl::Status ChatCommand(Arguments args) {
       {.program = "latentctl chat",
        .summary =
            "Talks with the model, one line a question. /reset forgets, Ctrl-C stops an answer, "
-           "/quit (or the end of\ninput) ends.",
+           "/quit or the end of\ninput (Ctrl-D) ends.",
        .example = "latentctl chat --system \"Answer in one sentence.\" --temperature 0.7",
        .positional = ""});
   AddTargetFlag(&flags, &target);
@@ -121,9 +171,12 @@ absl::Status ChatCommand(Arguments args) {
   if (interactive) {
     std::printf("%s, context %d tokens.\n%s\n", model.name().c_str(), model.max_context(), kHelp);
   }
+  Asker asker(&client);
+  std::optional<Interrupts> interrupts;
+  if (interactive) interrupts.emplace([&] { asker.Interrupt(); });
   Conversation conversation(system);
   for (;;) {
-    if (interactive) std::fputs("> ", stdout);
+    if (interactive) std::fputs(kPrompt, stdout);
     std::fflush(stdout);
     std::string line;
     if (!std::getline(std::cin, line)) {
@@ -144,17 +197,17 @@ absl::Status ChatCommand(Arguments args) {
     v1::GenerateRequest request;
     *request.mutable_chat() = conversation.chat();
     request_flags.Apply(&request);
-    const absl::StatusOr<Answer> answer = AskUntilInterrupted(&client, request);
-    if (!answer.ok()) {
-      if (!interactive) return answer.status();
+    const Answer answer = asker.Ask(request);
+    if (!answer.status.ok()) {
+      if (!interactive) return answer.status;
       std::fprintf(stderr, "[%s]\n",
-                   interrupted ? "stopped; the question is forgotten"
-                               : std::string(answer.status().message()).c_str());
+                   absl::IsCancelled(answer.status) ? "stopped; the question is forgotten"
+                                                    : std::string(answer.status.message()).c_str());
       conversation.DropQuestion();
       continue;
     }
-    conversation.AddAnswer(answer->text);
-    std::fprintf(stderr, "[%s]\n", ShortSummary(*answer, model.max_context()).c_str());
+    conversation.AddAnswer(answer.text);
+    std::fprintf(stderr, "[%s]\n", ShortSummary(answer, model.max_context()).c_str());
   }
   return absl::OkStatus();
 }

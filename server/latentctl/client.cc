@@ -69,6 +69,18 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
 
 }  // namespace
 
+void Cancellation::Cancel() {
+  MutexLock lock(&mu_);
+  cancelled_ = true;
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+void Cancellation::Watch(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  context_ = context;
+  if (context != nullptr && cancelled_) context->TryCancel();
+}
+
 class Client::Stub {
  public:
   explicit Stub(const std::string& target) : stub(v1::Generation::NewStub(Connect(target))) {}
@@ -93,10 +105,12 @@ Client::Client(const std::string& target) : stub_(std::make_unique<Stub>(target)
 Client::~Client() = default;
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time deadline,
-                              const std::function<bool(const v1::GenerateResponse&)>& on_message) {
+                              const std::function<bool(const v1::GenerateResponse&)>& on_message,
+                              Cancellation* cancellation) {
   RETURN_IF_ERROR(CheckStrings(request));
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+  if (cancellation != nullptr) cancellation->Watch(&context);
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
       stub_->stub->Generate(&context, request);
   v1::GenerateResponse message;
@@ -107,7 +121,9 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time dea
       context.TryCancel();
     }
   }
-  return FromGrpc(reader->Finish());
+  absl::Status status = FromGrpc(reader->Finish());
+  if (cancellation != nullptr) cancellation->Watch(nullptr);
+  return status;
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {

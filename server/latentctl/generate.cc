@@ -52,27 +52,36 @@ absl::Status SetPrompt(const Options& options, const std::vector<std::string>& p
   return absl::OkStatus();
 }
 
-std::string ToJsonLine(const Answer& answer) {
-  nlohmann::ordered_json json = {{"text", answer.text},
-                                 {"token_ids", answer.token_ids},
-                                 {"reason", v1::Finish::Reason_Name(answer.finish.reason())},
-                                 {"prefill_tokens_per_s", answer.prefill_tokens_per_s()},
-                                 {"decode_tokens_per_s", answer.decode_tokens_per_s()},
-                                 {"ttft_ms", absl::ToDoubleMilliseconds(answer.first_token)},
-                                 {"finish", ToJson(answer.finish)}};
-  if (!answer.logprobs.empty()) {
-    nlohmann::ordered_json& all = json["logprobs"] = nlohmann::ordered_json::array();
-    for (const v1::TokenLogprobs& token : answer.logprobs) all.push_back(ToJson(token));
-  }
-  return JsonLine(json);
-}
-
 // What --timeout did, in place of gRPC's "Deadline Exceeded".
 absl::Status NameTheTimeout(absl::Status status, double timeout) {
   if (timeout == 0 || !absl::IsDeadlineExceeded(status)) return status;
   return absl::DeadlineExceededError(
       absl::StrCat("DEADLINE_EXCEEDED: not at its end after ", timeout,
                    " s; --timeout sets how long the request may take"));
+}
+
+// Why the tokens end: the server's word, or what the RPC's error says in its place.
+v1::Finish::Reason ReasonOf(const Answer& answer) {
+  if (answer.finish.reason() != v1::Finish::REASON_UNSPECIFIED) return answer.finish.reason();
+  return absl::IsDeadlineExceeded(answer.status) ? v1::Finish::DEADLINE : v1::Finish::ERROR;
+}
+
+std::string ToJsonLine(const Answer& answer) {
+  nlohmann::ordered_json json = {{"text", answer.text},
+                                 {"token_ids", answer.token_ids},
+                                 {"reason", v1::Finish::Reason_Name(ReasonOf(answer))}};
+  if (!answer.status.ok()) json["error"] = answer.status.message();
+  json["ttft_ms"] = absl::ToDoubleMilliseconds(answer.first_token);
+  if (answer.finish.reason() != v1::Finish::REASON_UNSPECIFIED) {
+    json["prefill_tokens_per_s"] = answer.prefill_tokens_per_s();
+    json["decode_tokens_per_s"] = answer.decode_tokens_per_s();
+    json["finish"] = ToJson(answer.finish);
+  }
+  if (!answer.logprobs.empty()) {
+    nlohmann::ordered_json& all = json["logprobs"] = nlohmann::ordered_json::array();
+    for (const v1::TokenLogprobs& token : answer.logprobs) all.push_back(ToJson(token));
+  }
+  return JsonLine(json);
 }
 
 }  // namespace
@@ -94,7 +103,8 @@ absl::Status GenerateCommand(Arguments args) {
             "names the request in the server's log, at its --log-level debug");
   flags.Add("timeout", &options.timeout, "S", "deadline of the request in seconds; 0: none",
             {.min = 0});
-  flags.Add("json", &options.json, "print one JSON object at the end instead of the text");
+  flags.Add("json", &options.json,
+            "print one JSON object at the end, also after an error, instead of the text");
   flags.Add("logprobs", &options.logprobs, "K",
             "log probabilities of the K likeliest tokens; needs --json", RequestFlags::kInt32);
   request_flags.AddTo(&flags);
@@ -111,16 +121,15 @@ absl::Status GenerateCommand(Arguments args) {
   Client client(options.target);
   const absl::Time deadline =
       options.timeout > 0 ? absl::Now() + absl::Seconds(options.timeout) : absl::InfiniteFuture();
+  Answer answer = options.json ? Ask(&client, request, deadline, [](absl::string_view) {})
+                               : AskAndPrint(&client, request, deadline);
+  answer.status = NameTheTimeout(answer.status, options.timeout);
   if (options.json) {
-    const auto answer = Ask(&client, request, deadline, [](absl::string_view) {});
-    if (!answer.ok()) return NameTheTimeout(answer.status(), options.timeout);
-    std::fputs(ToJsonLine(*answer).c_str(), stdout);
-    return absl::OkStatus();
+    std::fputs(ToJsonLine(answer).c_str(), stdout);
+  } else if (answer.status.ok()) {
+    std::fprintf(stderr, "[%s]\n", Summary(answer).c_str());
   }
-  const auto answer = AskAndPrint(&client, request, deadline);
-  if (!answer.ok()) return NameTheTimeout(answer.status(), options.timeout);
-  std::fprintf(stderr, "[%s]\n", Summary(*answer).c_str());
-  return absl::OkStatus();
+  return answer.status;
 }
 
 }  // namespace latentd

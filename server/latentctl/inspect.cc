@@ -67,7 +67,8 @@ std::string PerToken(double bytes) { return absl::StrFormat("%.1f bytes", bytes)
 
 void PrintCache(const v1::GetModelResponse& model) {
   const v1::CacheInfo& cache = model.cache();
-  const double bytes = static_cast<double>(cache.tokens()) * cache.bytes_per_token() +
+  const int64_t tokens = cache.num_blocks() * cache.block_tokens();
+  const double bytes = static_cast<double>(tokens) * cache.bytes_per_token() +
                        model.max_sequences() * cache.bytes_per_sequence();
   Row("cache", cache.name());
   Row("  bytes per token",
@@ -77,7 +78,7 @@ void PrintCache(const v1::GetModelResponse& model) {
   Row("  uncompressed",
       absl::StrFormat("%s, %.2f times as much", PerToken(cache.full_bytes_per_token()),
                       cache.compression_ratio()));
-  Row("  holds", absl::StrFormat("%d tokens in %s; uncompressed, %.0f tokens", cache.tokens(),
+  Row("  holds", absl::StrFormat("%d tokens in %s; uncompressed, %.0f tokens", tokens,
                                  FormatBytes(bytes), bytes / cache.full_bytes_per_token()));
   if (cache.factor_bytes() > 0) {
     Row("  and its factors", FormatBytes(static_cast<double>(cache.factor_bytes())));

@@ -1,6 +1,7 @@
 #include "engine/open_model.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -10,6 +11,7 @@ namespace latentd {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::Ge;
 using ::testing::HasSubstr;
@@ -65,6 +67,18 @@ TEST(OpenModel, DummyWeightsCompute) {
       EXPECT_NE((*logits)[0], (*logits)[1]) << family;
     }
   }
+}
+
+TEST(OpenModel, LayersThatTheMachineCannotHoldAreRefused) {
+  const std::string model = WriteTinyModel({}) + "/vast.json";
+  std::ofstream(model) << R"({
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 10, "num_hidden_layers": 4096, "hidden_size": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu"})";
+  const auto opened = OpenModel({.model = model, .dummy_weights = true, .threads = 1}, 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(opened.status())) << opened.status();
+  EXPECT_THAT(std::string(opened.status().message()),
+              ContainsRegex("the weights of 4096 layers take .* of memory, this machine has "));
 }
 
 TEST(OpenModel, DummyLatentsSayWhatTheyTake) {

@@ -278,6 +278,23 @@ TEST_F(ServeLoopTest, DrainCancelsTheRestAtItsDeadline) {
   EXPECT_EQ(SinkOf(request).Wait().reason, FinishReason::kCancelled);
 }
 
+TEST_F(ServeLoopTest, ASecondDrainEndsTheFirst) {
+  Start({.max_sequences = 1});
+  gate_.Close();
+  auto running = MakeRequest("running", 10, 4000), waiting = MakeRequest("waiting");
+  ASSERT_TRUE(loop_->Add(running).ok());
+  ASSERT_TRUE(loop_->Add(waiting).ok());
+  std::thread drain([&] { EXPECT_EQ(loop_->Drain(absl::InfiniteFuture()), 0); });
+  clock_.AwaitWaiter();
+  EXPECT_EQ(loop_->Drain(absl::InfinitePast()), 2);
+  gate_.Open();
+  drain.join();
+  for (const auto& request : {running, waiting}) {
+    ASSERT_TRUE(SinkOf(request).finish().has_value());
+    EXPECT_EQ(SinkOf(request).finish()->reason, FinishReason::kCancelled);
+  }
+}
+
 TEST_F(ServeLoopTest, DestructionCancelsWhatIsLeft) {
   Start({.max_sequences = 1});
   gate_.Close();

@@ -312,7 +312,10 @@ TEST(GenerateStreamTest, WhatADrainCutsOffIsUnavailableToItsClient) {
                                            cut.messages.push_back(message);
                                            return true;
                                          });
-  EXPECT_TRUE(absl::IsUnavailable(cut.status)) << cut.status;
+  EXPECT_EQ(cut.status,
+            absl::UnavailableError(absl::StrCat(
+                "UNAVAILABLE: the server is shutting down and ended this request after ",
+                cut.messages.back().finish().usage().generated_tokens(), " tokens")));
   EXPECT_EQ(cut.reason(), v1::Finish::CANCELLED);
 }
 

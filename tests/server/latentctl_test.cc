@@ -56,25 +56,43 @@ TEST(AnswerTest, AnAnswerHoldsTheTextAndTheFiguresOfItsSummary) {
   v1::GenerateRequest request = TextRequest("figures", 12);
   request.set_logprobs(0);
   std::string shown;
-  const auto answer = Ask(&fixture.client(), request, absl::InfiniteFuture(),
-                          [&](absl::string_view text) { shown.append(text.data(), text.size()); });
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_EQ(shown, answer->text);
-  EXPECT_EQ(answer->token_ids.size(), 12);
-  EXPECT_EQ(answer->logprobs.size(), 12);
-  EXPECT_GT(answer->decode_tokens_per_s(), 0);
-  EXPECT_LT(answer->decode_tokens_per_s(), 1000);
-  EXPECT_EQ(Summary(*answer).substr(0, 10), "12 tokens,");
+  const Answer answer =
+      Ask(&fixture.client(), request, absl::InfiniteFuture(),
+          [&](absl::string_view text) { shown.append(text.data(), text.size()); });
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(shown, answer.text);
+  EXPECT_EQ(answer.token_ids.size(), 12);
+  EXPECT_EQ(answer.logprobs.size(), 12);
+  EXPECT_GT(answer.decode_tokens_per_s(), 0);
+  EXPECT_LT(answer.decode_tokens_per_s(), 1000);
+  EXPECT_EQ(Summary(answer).substr(0, 10), "12 tokens,");
 }
 
-TEST(AnswerTest, AnAnswerThatIsNotWantedAnyMoreIsCancelled) {
+TEST(AnswerTest, ACancelledAnswerHoldsWhatCameBefore) {
   ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(1))}});
-  int messages = 0;
-  const auto answer = Ask(
+  Cancellation cancellation;
+  std::string shown;
+  const Answer answer = Ask(
       &fixture.client(), TextRequest("unwanted", 200), absl::InfiniteFuture(),
-      [](absl::string_view) {}, [&] { return ++messages < 3; });
-  EXPECT_TRUE(absl::IsCancelled(answer.status())) << answer.status();
-  EXPECT_EQ(messages, 3);
+      [&](absl::string_view text) {
+        shown.append(text.data(), text.size());
+        cancellation.Cancel();
+      },
+      &cancellation);
+  EXPECT_TRUE(absl::IsCancelled(answer.status)) << answer.status;
+  EXPECT_FALSE(answer.text.empty());
+  EXPECT_EQ(answer.text, shown);
+  EXPECT_LT(answer.token_ids.size(), 200);
+}
+
+TEST(AnswerTest, ACancelBeforeTheQuestionCounts) {
+  ServerFixture fixture;
+  Cancellation cancellation;
+  cancellation.Cancel();
+  const Answer answer = Ask(
+      &fixture.client(), TextRequest("unwanted", 5), absl::InfiniteFuture(),
+      [](absl::string_view) {}, &cancellation);
+  EXPECT_TRUE(absl::IsCancelled(answer.status)) << answer.status;
 }
 
 TEST(ClientTest, AStringThatIsNotUtf8IsRefusedWithoutAWordOfProtobuf) {
@@ -121,6 +139,20 @@ TEST(GenerateCommandTest, ATimeoutIsNamedWithItsFlag) {
               "may take");
   }
   EXPECT_TRUE(fixture.BecomesIdle());
+}
+
+TEST(GenerateCommandTest, JsonAfterATimeoutHoldsWhatCameBefore) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(20))}});
+  testing::internal::CaptureStdout();
+  const absl::Status status = GenerateCommand(std::vector<std::string>{
+      "--target", fixture.server().address(), "--timeout=0.5", "--ignore-eos", "--json", "hi"});
+  const auto json = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(json["error"].get<std::string>(), status.message());
+  EXPECT_EQ(json["reason"].get<std::string>(), "DEADLINE");
+  EXPECT_GT(json["token_ids"].size(), 0);
+  EXPECT_GT(json["text"].get<std::string>().size(), 0);
+  EXPECT_GT(json["ttft_ms"].get<double>(), 0);
 }
 
 TEST(RequestFlagsTest, OnlyGivenFlagsEnterTheRequest) {

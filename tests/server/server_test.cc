@@ -177,12 +177,12 @@ TEST(ServerTest, AMessageOverTheLimitIsRefusedAndOneBelowItIsRead) {
   EXPECT_TRUE(fixture.Generate(TextRequest("next", 2)).status.ok());
 }
 
-TEST(ServerTest, CutStreamsEndsEveryCallAtOnce) {
+TEST(ServerTest, StopEndsTheCallsThatAreOpenAtItsDeadline) {
   ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(2))}});
   bool cut = false;
   const absl::Status status = fixture.client().Generate(
       TextRequest("cut", 4000), absl::InfiniteFuture(), [&](const v1::GenerateResponse&) {
-        if (!cut) fixture.server().CutStreams();
+        if (!cut) fixture.server().Stop(absl::Now());
         cut = true;
         return true;
       });

@@ -15,6 +15,7 @@
 namespace latentd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -32,7 +33,8 @@ std::string TinyConfig(const TinyModelOptions& options) {
 }
 
 TEST(DummyNumbersTest, MatricesAreNormalNumbersAndDifferByNameAndSeed) {
-  const DummyNumbers numbers(300 * 512, 1), others(300 * 512, 2);
+  const DummyNumbers numbers = *DummyNumbers::Create(300 * 512, 1);
+  const DummyNumbers others = *DummyNumbers::Create(300 * 512, 2);
   const std::vector<float> values = ValuesOf(numbers.Matrix(300, 512, 7));
   double sum = 0, squares = 0;
   for (const float value : values) {
@@ -49,7 +51,7 @@ TEST(DummyNumbersTest, MatricesAreNormalNumbersAndDifferByNameAndSeed) {
 
 TEST(DummyNumbersTest, NoTwoRowsOfALargeMatrixAreEqual) {
   constexpr int64_t kRows = 4096, kCols = 1024;  // four times around
-  const DummyNumbers numbers(kRows * kCols, 1);
+  const DummyNumbers numbers = *DummyNumbers::Create(kRows * kCols, 1);
   std::set<std::vector<float>> starts;
   for (int64_t r = 0; r < kRows; ++r) {
     TensorView row = numbers.Matrix(kRows, kCols, 0);
@@ -124,6 +126,19 @@ TEST(DummyWeightsTest, AllMatricesLieInOneBlock) {
     last = std::max(last, view.data + view.bytes());
   }
   EXPECT_LE(last - first, 2 * (2000 * 512 + (1 << 20)));
+}
+
+TEST(DummyWeightsTest, AWeightThatTheMachineCannotHoldIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder.Write("vast.json", R"({
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 10, "num_hidden_layers": 1, "hidden_size": 1048576,
+    "num_attention_heads": 2, "head_dim": 64, "intermediate_size": 4194304, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu"})");
+  const absl::Status status = Checkpoint::OpenDummy(path, {}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("vast.json: the weight layers.N."), HasSubstr("4194304"),
+                    HasSubstr("take 8.00 TiB of memory, this machine has ")));
 }
 
 TEST(DummyWeightsTest, AnErrorNamesTheFile) {

@@ -71,6 +71,21 @@ TEST(WriteReport, SaysTheSameInBothFilesAndDrawsIt) {
   }
 }
 
+TEST(WriteReport, ACacheBelowItsBudgetNamesBoth) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/x.latents";
+  CompressionReport report = Example();
+  report.allowed_bytes_per_token = 40.3;
+  EXPECT_EQ(report.OfTheAllowed(), "");
+  report.allowed_bytes_per_token = 50;
+  ASSERT_TRUE(WriteReport(path, report).ok());
+  EXPECT_THAT(
+      Contents(path + ".report.md"),
+      HasSubstr("40.0 bytes per token of the 50.0 allowed (ratio 4.00), all scales counted; "
+                "the uncompressed 16-bit cache takes 200: a ratio of 5.00"));
+  EXPECT_EQ(nlohmann::json::parse(Contents(path + ".report.json"))["allowed_bytes_per_token"], 50);
+}
+
 TEST(WriteReport, APredictionThatWasFarTooSmallIsExplained) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/x.latents";

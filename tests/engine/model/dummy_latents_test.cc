@@ -49,6 +49,14 @@ TEST(DummyLatentsTest, APlaneHasATileAtLeast) {
   EXPECT_EQ((*latents)->layers[0].cache.v.dims(), 32);
 }
 
+TEST(DummyLatentsTest, FactorsThatTheMachineCannotHoldAreRefused) {
+  ModelConfig config = ConfigOf(4096, 4096);
+  config.hidden_dim = 1 << 20;
+  const absl::Status status = MakeDummyLatents(config, "100/100").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of memory, this machine has"));
+}
+
 TEST(DummyLatentsTest, OtherSharesAreRefused) {
   for (const char* text : {"", "50", "50/50/50", "0/50", "50/101", "a/b", "50/nan", "-1/50"}) {
     const absl::Status status = MakeDummyLatents(ConfigOf(4, 32), text).status();
