@@ -122,14 +122,10 @@ __device__ inline void EncodePiece(const PlanView& plan, const PlaneView& plane,
   const int head = piece / plane.num_segments;
   const SegmentView& segment = plane.segments[piece % plane.num_segments];
   const int width = plan.path == AttentionPath::kFull ? plan.head_dim : plane.dims;
-  RowSegment row;
-  if (at != nullptr) {
-    const int left = width - segment.first_dim;
-    row = {.values = values + int64_t{head} * width + segment.first_dim,
-           .count = left < segment.dims ? left : segment.dims,
-           .head = at + int64_t{head} * plane.head_bytes,
-           .token = token};
-  }
+  const bool there = at != nullptr;
+  const RowSegment row(values + int64_t{head} * width + segment.first_dim,
+                       there ? min(width - segment.first_dim, segment.dims) : 0, segment.dims,
+                       there ? at + int64_t{head} * plane.head_bytes : nullptr, token);
   EncodeSegment<kOrder>(segment, row);
 }
 

@@ -17,19 +17,49 @@ namespace latentd {
 // warp makes each call. No byte of a tile is shared by two tokens, and one lane composes each byte.
 
 inline constexpr int kRowLanes = 16;
+inline constexpr int kHeldTiles = 16;
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
-// One segment of one token, and where it goes.
-struct RowSegment {
-  const float* values = nullptr;  // [count]; the segment's dims from there on are 0
-  int count = 0;
-  uint8_t* head = nullptr;  // its latent head in the page; null: nothing is written
-  int token = 0;            // in [0, 64)
-
-  __device__ float operator[](int i) const { return i < count ? __ldg(values + i) : 0.0f; }
-};
-
 __device__ inline int RowLane() { return static_cast<int>(threadIdx.x % kRowLanes); }
+
+// One segment of one token, and where it goes. A lane has its dims of the first tiles in registers,
+// all loaded at once: the passes over a row wait for nothing.
+class RowSegment {
+ public:
+  // values [count]; the segment's dims from there on are 0. `head`: its latent head in the page,
+  // null where nothing is written; `token` in [0, 64).
+  __device__ __forceinline__ RowSegment(const float* values, int count, int dims, uint8_t* head,
+                                        int token)
+      : head(head), token(token), values_(values), count_(count), tiles_(dims / kRowLanes) {
+#pragma unroll
+    for (int tile = 0; tile < kHeldTiles; ++tile) held_[tile] = Load(tile);
+  }
+
+  // body(tile, the lane's value of it), in order.
+  template <typename Body>
+  __device__ __forceinline__ void ForEach(const Body& body) const {
+#pragma unroll
+    for (int tile = 0; tile < kHeldTiles; ++tile) {
+      if (tile >= tiles_) return;
+      body(tile, held_[tile]);
+    }
+    for (int tile = kHeldTiles; tile < tiles_; ++tile) body(tile, Load(tile));
+  }
+  __device__ __forceinline__ float first() const { return held_[0]; }
+
+  uint8_t* const head;
+  const int token;
+
+ private:
+  __device__ __forceinline__ float Load(int tile) const {
+    const int i = tile * kRowLanes + RowLane();
+    return i < count_ ? __ldg(values_ + i) : 0.0f;
+  }
+
+  const float* const values_;
+  const int count_, tiles_;
+  float held_[kHeldTiles];
+};
 
 // FloatToHalf: a NaN keeps its sign and the top of its payload, which the conversion would lose.
 __device__ inline uint16_t HalfBits(float value) {
@@ -76,17 +106,17 @@ __device__ inline void PutCodes(int bits, int code, uint8_t* tile, int token, bo
 template <TileOrder kOrder>
 __device__ inline void PutWhole(const SegmentView& segment, const RowSegment& row) {
   if (row.head == nullptr) return;
-  for (int i = RowLane(); i < segment.dims; i += kRowLanes) {
-    const int place = kOrder == TileOrder::kTokenMajor
-                          ? (i - RowLane()) * kBlockTokens + row.token * kTileDims + RowLane()
-                          : i * kBlockTokens + row.token;
+  row.ForEach([&](int tile, float x) {
+    const int place = tile * kTileDims * kBlockTokens +
+                      (kOrder == TileOrder::kTokenMajor ? row.token * kTileDims + RowLane()
+                                                        : RowLane() * kBlockTokens + row.token);
     uint8_t* to = row.head + segment.offset;
     if (segment.codec == Codec::kF32) {
-      reinterpret_cast<float*>(to)[place] = row[i];
+      reinterpret_cast<float*>(to)[place] = x;
     } else {
-      reinterpret_cast<uint16_t*>(to)[place] = HalfBits(row[i]);
+      reinterpret_cast<uint16_t*>(to)[place] = HalfBits(x);
     }
-  }
+  });
 }
 
 // ---- Codes ----
@@ -106,16 +136,15 @@ struct RowFacts {
   float max;
 };
 
-__device__ inline RowFacts Measure(const RowSegment& row, int dims) {
+__device__ inline RowFacts Measure(const RowSegment& row) {
   float zeros = 0.0f, squares = 0.0f;
-  float low = row[RowLane()], high = low;
-  for (int i = RowLane(); i < dims; i += kRowLanes) {
-    const float x = row[i];
+  float low = row.first(), high = low;
+  row.ForEach([&](int, float x) {
     zeros = __fadd_rn(zeros, __fsub_rn(x, x));  // NaN for infinities and NaN, else 0
     squares = __fadd_rn(squares, __fmul_rn(x, x));
     low = fminf(low, x);
     high = fmaxf(high, x);
-  }
+  });
   for (int lane = kRowLanes / 2; lane > 0; lane /= 2) {
     low = fminf(low, __shfl_xor_sync(kWholeWarp, low, lane));
     high = fmaxf(high, __shfl_xor_sync(kWholeWarp, high, lane));
@@ -157,7 +186,7 @@ struct Fit {
 
 // The least squares fits to the codes of `kCount` scales, side by side.
 template <int kCount>
-__device__ inline void LeastSquares(const Grid& grid, const RowSegment& row, int dims,
+__device__ inline void LeastSquares(const Grid& grid, const RowSegment& row,
                                     const float (&from)[kCount], Fit (&fits)[kCount]) {
   float inverse[kCount], products[kCount], squares[kCount];
 #pragma unroll
@@ -165,15 +194,14 @@ __device__ inline void LeastSquares(const Grid& grid, const RowSegment& row, int
     inverse[c] = Inverse(from[c]);
     products[c] = squares[c] = 0.0f;
   }
-  for (int i = RowLane(); i < dims; i += kRowLanes) {
-    const float x = row[i];
+  row.ForEach([&](int, float x) {
 #pragma unroll
     for (int c = 0; c < kCount; ++c) {
       const float g = grid.ValueOf(grid.CodeOf(x, inverse[c]));
       products[c] = __fadd_rn(products[c], __fmul_rn(x, g));
       squares[c] = __fadd_rn(squares[c], __fmul_rn(g, g));
     }
-  }
+  });
 #pragma unroll
   for (int c = 0; c < kCount; ++c) {
     const float product = RowSum(products[c]);
@@ -206,7 +234,7 @@ __device__ inline Fit BestFit(const Grid& grid, int bits, const RowFacts& facts,
       full, __fmul_rn(0.92f, full), __fmul_rn(0.84f, full), __fmul_rn(0.76f, full),
       best, __fmul_rn(0.88f, best)};
   Fit fits[6];
-  LeastSquares(grid, row, dims, starts, fits);
+  LeastSquares(grid, row, starts, fits);
   Fit fit = fits[0];
 #pragma unroll
   for (int c = 1; c < 6; ++c) {
@@ -223,16 +251,16 @@ __device__ inline CodeScale EncodeSymmetric(int bits, const RowFacts& facts, con
   const Grid grid(bits);
   const float start[] = {BestFit(grid, bits, facts, row, dims).scale};
   Fit fit[1];
-  LeastSquares(grid, row, dims, start, fit);
+  LeastSquares(grid, row, start, fit);
   const float inverse = Inverse(fit[0].scale);
   float products = 0.0f;
-  for (int i = RowLane(); i < dims; i += kRowLanes) {
-    const float x = row[i], code = grid.CodeOf(x, inverse);
-    uint8_t* tile = tiles + i / kTileDims * (kTileDims * kBlockTokens * bits / 8);
-    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0, tile, row.token,
+  row.ForEach([&](int tile, float x) {
+    const float code = grid.CodeOf(x, inverse);
+    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0,
+                     tiles + tile * (kTileDims * kBlockTokens * bits / 8), row.token,
                      row.head != nullptr);
     products = __fadd_rn(products, __fmul_rn(x, grid.ValueOf(code)));
-  }
+  });
   const float product = RowSum(products);
   const float unbiased = fit[0].scale > 0.0f ? __fdiv_rn(facts.sum_squares, product) : 0.0f;
   return {.scale = SaturatedHalf(unbiased)};
@@ -241,18 +269,18 @@ __device__ inline CodeScale EncodeSymmetric(int bits, const RowFacts& facts, con
 // As EncodeSymmetric.
 template <TileOrder kOrder>
 __device__ inline CodeScale EncodeMinMax(int bits, const RowFacts& facts, const RowSegment& row,
-                                         int dims, uint8_t* tiles) {
+                                         uint8_t* tiles) {
   const float top = static_cast<float>((1 << bits) - 1);
   const uint16_t zero = HalfBits(fminf(fmaxf(facts.min, -kMaxHalf), kMaxHalf));
   const uint16_t scale = SaturatedHalf(__fdiv_rn(__fsub_rn(facts.max, facts.min), top));
   const float inverse = Inverse(HalfValue(scale)), minimum = HalfValue(zero);
-  for (int i = RowLane(); i < dims; i += kRowLanes) {
-    const float steps = __fmul_rn(__fsub_rn(row[i], minimum), inverse);
+  row.ForEach([&](int tile, float x) {
+    const float steps = __fmul_rn(__fsub_rn(x, minimum), inverse);
     const float code = fminf(fmaxf(floorf(__fadd_rn(steps, 0.5f)), 0.0f), top);
-    uint8_t* tile = tiles + i / kTileDims * (kTileDims * kBlockTokens * bits / 8);
-    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0, tile, row.token,
+    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0,
+                     tiles + tile * (kTileDims * kBlockTokens * bits / 8), row.token,
                      row.head != nullptr);
-  }
+  });
   return {.scale = scale, .zero = zero};
 }
 
@@ -262,9 +290,9 @@ __device__ inline void EncodeSegment(const SegmentView& segment, const RowSegmen
   if (!IsScaled(segment.codec)) return PutWhole<kOrder>(segment, row);
   const int bits = BitsOf(segment.codec);
   const bool min_max = IsMinMax(segment.codec);
-  const RowFacts facts = Measure(row, segment.dims);
+  const RowFacts facts = Measure(row);
   uint8_t* tiles = row.head + segment.offset;
-  CodeScale scale = min_max ? EncodeMinMax<kOrder>(bits, facts, row, segment.dims, tiles)
+  CodeScale scale = min_max ? EncodeMinMax<kOrder>(bits, facts, row, tiles)
                             : EncodeSymmetric<kOrder>(bits, facts, row, segment.dims, tiles);
   if (!facts.finite) scale = {.scale = kHalfNan, .zero = kHalfNan};
   if (row.head == nullptr || RowLane() != 0) return;

@@ -120,6 +120,19 @@ TEST_F(AppendCacheTest, WritesKeyNorms) {
   });
 }
 
+TEST_F(AppendCacheTest, WritesLongSegments) {
+  ForEachKindOfCode([] {
+    for (const Codec codec : {Codec::kInt4, Codec::kMinMax3, Codec::kF16}) {
+      SCOPED_TRACE(Info(codec).name);
+      ExpectTheDefinition({.path = AttentionPath::kAbsorbed,
+                           .num_kv_heads = 1,
+                           .k = {{.dims = 256, .codec = codec}},
+                           .v = {{.dims = 304, .codec = codec}}},
+                          1);
+    }
+  });
+}
+
 TEST_F(AppendCacheTest, PadsFullHeadsWithZeros) {
   ExpectTheDefinition({.path = AttentionPath::kFull,
                        .head_dim = 24,
