@@ -125,7 +125,6 @@ TEST_F(AppendCacheTest, WritesLongSegments) {
     for (const Codec codec : {Codec::kInt4, Codec::kMinMax3, Codec::kF16}) {
       SCOPED_TRACE(Info(codec).name);
       ExpectTheDefinition({.path = AttentionPath::kAbsorbed,
-                           .num_kv_heads = 1,
                            .k = {{.dims = 256, .codec = codec}},
                            .v = {{.dims = 304, .codec = codec}}},
                           1);
