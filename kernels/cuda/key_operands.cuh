@@ -32,18 +32,25 @@ __device__ inline uint2 KeyBytes(const uint8_t* tile, int token, int quad) {
   return {one >> shift & 0x0F0F0F0Fu, next >> shift & 0x0F0F0F0Fu};
 }
 
+// A thread of a warpgroup that rebuilds keys.
+struct KeyThread {
+  const LatentDecodeArguments& p;
+  const DecodeParts& parts;
+  uint8_t* memory;
+  int group;         // its warpgroup's number
+  const int& token;  // the first of its two
+};
+
 template <FactorKind kKind, int kDims>
 struct KeyOperands {
   static constexpr int kSteps = kDims / 32;
 
-  // `codes`: of the latent head's stage. `group`: the warpgroup's number.
-  __device__ __forceinline__ void Load(const LatentDecodeArguments& p, const DecodeParts& parts,
-                                       uint8_t* memory, int group, const uint8_t* codes,
-                                       const int& token) {
-    if (p.plan.coded.k.num_segments == 1 && p.key_tiles[0].bits == 4) {
-      LoadFourBits(p, codes, token);
+  // `codes`: where the latent head begins.
+  __device__ __forceinline__ void Load(const KeyThread& of, const uint8_t* codes) {
+    if (of.p.plan.coded.k.num_segments == 1 && of.p.key_tiles[0].bits == 4) {
+      LoadFourBits(of, codes);
     } else {
-      LoadMixed(p, parts, memory, group, codes, token);
+      LoadMixed(of, codes);
     }
   }
 
@@ -52,10 +59,9 @@ struct KeyOperands {
 
  private:
   // int8 of 4-bit codes c: 8 (2 c - 15). Past the last dim anything will do: its factors are 0.
-  __device__ __forceinline__ void LoadFourBits(const LatentDecodeArguments& p,
-                                               const uint8_t* codes, const int& token) {
+  __device__ __forceinline__ void LoadFourBits(const KeyThread& of, const uint8_t* codes) {
     constexpr uint32_t kHigh = 0xF0F0F0F0u, kBias = 0x88888888u;
-    const uint8_t* at = codes + threadIdx.x % 4 * 256 + token * 4;
+    const uint8_t* at = codes + threadIdx.x % 4 * 256 + of.token * 4;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const uint2 two = *reinterpret_cast<const uint2*>(at + s * 1024);
@@ -65,7 +71,7 @@ struct KeyOperands {
       a[s][3] = (two.y & kHigh) ^ kBias;
     }
     const auto scales = *reinterpret_cast<const __half2*>(
-        codes + p.plan.coded.k.segments[0].scale_offset + 2 * token);
+        codes + of.p.plan.coded.k.segments[0].scale_offset + 2 * of.token);
     constexpr float unit = 1.0f / 16;
     scale[0] = __low2float(scales) * unit;
     scale[1] = __high2float(scales) * unit;
@@ -73,9 +79,8 @@ struct KeyOperands {
 
   // Segments of up to 4 bits with scales of their own: int8 of a code c of b bits is
   // m (2 c - (2^b - 1)), where m brings the segment's scale to one that all segments share.
-  __device__ __forceinline__ void LoadMixed(const LatentDecodeArguments& p,
-                                            const DecodeParts& parts, uint8_t* memory, int group,
-                                            const uint8_t* codes, const int& token) {
+  __device__ __forceinline__ void LoadMixed(const KeyThread& thread, const uint8_t* codes) {
+    const auto& [p, parts, memory, group, token] = thread;
     const PlaneView& plane = p.plan.coded.k;
     auto* multipliers =
         memory + parts.multipliers + group * plane.num_segments * kBlockTokens;  // [segment][64]
@@ -126,20 +131,19 @@ template <int kDims>
 struct KeyOperands<FactorKind::kFp16, kDims> {
   static constexpr int kSteps = kDims / kTileDims;
 
-  __device__ __forceinline__ void Load(const LatentDecodeArguments& p, const DecodeParts&, uint8_t*,
-                                       int, const uint8_t* codes, const int& token) {
+  __device__ __forceinline__ void Load(const KeyThread& of, const uint8_t* codes) {
     constexpr int kAtOnce = 4;  // tiles of one segment: without branches their loads overlap
 #pragma unroll
     for (int s = 0; s < kSteps; s += kAtOnce) {
       const int last = s + kAtOnce - 1;
-      if (last < p.num_key_tiles && p.key_tiles[s].segment == p.key_tiles[last].segment) {
-        LoadTiles<kAtOnce>(p, codes, token, s);
+      if (last < of.p.num_key_tiles && of.p.key_tiles[s].segment == of.p.key_tiles[last].segment) {
+        LoadTiles<kAtOnce>(of, codes, s);
         continue;
       }
 #pragma unroll
       for (int t = s; t <= last; ++t) {
-        if (t < p.num_key_tiles) {
-          LoadTiles<1>(p, codes, token, t);
+        if (t < of.p.num_key_tiles) {
+          LoadTiles<1>(of, codes, t);
         } else {
           for (uint32_t& two : a[t]) two = 0;
         }
@@ -157,11 +161,13 @@ struct KeyOperands<FactorKind::kFp16, kDims> {
     __half2 scales[2], offsets[2];
   };
 
-  // `codes` is where the latent head begins, `first` the first of kTiles tiles of one segment.
+  // `first`: the first of kTiles tiles of one segment.
   template <int kTiles>
-  __device__ __forceinline__ void LoadTiles(const LatentDecodeArguments& p, const uint8_t* codes,
-                                            int token, int first) {
+  __device__ __forceinline__ void LoadTiles(const KeyThread& thread, const uint8_t* codes,
+                                            int first) {
+    const LatentDecodeArguments& p = thread.p;
     const KeyTile& of = p.key_tiles[first];
+    const int token = thread.token;
     const uint8_t* tile = codes + of.offset;
     const int quad = threadIdx.x % 4;
     if (of.bits == 16) {
@@ -201,8 +207,7 @@ struct KeyOperands<FactorKind::kFp16, kDims> {
                                                     uint32_t (&a)[4]) {
     uint32_t x[4];  // of a dim each
     for (int j = 0; j < 4; ++j) {
-      x[j] = *reinterpret_cast<const uint32_t*>(tile +
-                                                ((4 * quad + j) * kBlockTokens + token) * 2);
+      x[j] = *reinterpret_cast<const uint32_t*>(tile + ((4 * quad + j) * kBlockTokens + token) * 2);
     }
     a[0] = __byte_perm(x[0], x[1], 0x5410);
     a[1] = __byte_perm(x[0], x[1], 0x7632);
