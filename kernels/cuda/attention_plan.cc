@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/direct_decode.h"
-#include "kernels/cuda/integer_factors.h"
+#include "kernels/cuda/key_factors.h"
 #include "kernels/cuda/latent_decode.h"
 #include "kernels/dtype.h"
 
@@ -160,13 +160,14 @@ absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpe
     view_.decode = DirectDecodeUnits(device, view_);
     return absl::OkStatus();
   }
-  const IntegerFactorValues factors = MakeIntegerFactors(spec, view_.decode.heads);
-  ASSIGN_OR_RETURN(k_int8_, DeviceArray<uint8_t>::CopyOf(device, factors.values));
-  ASSIGN_OR_RETURN(k_int8_scales_, DeviceArray<float>::CopyOf(device, factors.scales));
-  view_.k_int8 = {
-      .values = k_int8_.data(),
-      .scales = k_int8_scales_.data(),
-      .unit_bytes = IntegerFactorBytes(spec.head_dim, spec.cache.k.dims(), view_.decode.heads)};
+  const FactorKind kind = view_.decode.factors;
+  const int heads = view_.decode.heads;
+  const KeyFactorValues factors = MakeKeyFactors(spec, kind, heads);
+  ASSIGN_OR_RETURN(key_factors_, DeviceArray<uint8_t>::CopyOf(device, factors.values));
+  ASSIGN_OR_RETURN(key_factor_scales_, DeviceArray<float>::CopyOf(device, factors.scales));
+  view_.key_factors = {.values = key_factors_.data(),
+                       .scales = key_factor_scales_.data(),
+                       .unit_bytes = KeyFactorBytes(spec, kind, heads)};
   return absl::OkStatus();
 }
 

@@ -31,8 +31,8 @@ class CudaAttentionPlan final : public AttentionPlan {
 
   DeviceArray<float> k_up_, v_up_, k_bias_, v_bias_, k_norm_, alibi_slopes_;
   DeviceArray<uint32_t> k_up_fragments_;
-  DeviceArray<uint8_t> k_int8_;
-  DeviceArray<float> k_int8_scales_;
+  DeviceArray<uint8_t> key_factors_;
+  DeviceArray<float> key_factor_scales_;
   PlanView view_;
 };
 }  // namespace latentd

@@ -58,12 +58,13 @@ __device__ inline uint32_t ByteValues(uint32_t two, int selector) {
   return AsBits(__hadd2(__hadd2(biased, __float2half2_rn(-1024.0f)), __float2half2_rn(-127.5f)));
 }
 
-// A 16-byte part of a tile of halves of V lies exchanged in shared memory, against bank conflicts:
-// part c of token n at c ^ (n / 4 % 2).
+// kExchanged: a 16-byte part of a tile of halves of V lies exchanged in shared memory, against bank
+// conflicts: part c of token n at c ^ (n / 4 % 2).
+template <bool kExchanged>
 __device__ inline FragmentA LoadValues(const uint8_t* tile, int token) {
   // Four 8 x 8 matrices, transposed: tokens and dims (0, 0), (0, 8), (8, 0), (8, 8).
   const int lane = threadIdx.x % 32, row = token + lane / 16 * 8 + lane % 8, part = lane / 8 % 2;
-  return LoadTransposed(tile + (2 * row + (part ^ (row / 4 % 2))) * 16);
+  return LoadTransposed(tile + (2 * row + (kExchanged ? part ^ (row / 4 % 2) : part)) * 16);
 }
 
 // Its shared memory, in bytes.
@@ -81,11 +82,16 @@ struct SumsParts {
   int bytes;
 };
 
-// A warp has halves of blocks, kHalves at most: two of the four products of each. kWide: codes of 8
-// bits and halves, too.
-template <int kWarps, int kHalves, int kQueryTiles, bool kWide>
+// The codes of V that a kernel takes: symmetric ones of at most 4 bits; or those of 8 bits and
+// halves, too, whose tiles lie as they are cached, or with their parts exchanged.
+enum class ValueCodes : uint8_t { kFewBits, kAll, kAllExchanged };
+
+// A warp has halves of blocks, kHalves at most: two of the four products of each.
+template <int kWarps, int kHalves, int kQueryTiles, ValueCodes kCodes>
 class DecodeSums {
  public:
+  static constexpr bool kWide = kCodes != ValueCodes::kFewBits;
+  static constexpr int kUnrolled = kCodes == ValueCodes::kAll ? 1 : kBlockTokens / 16;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 8 * kQueryTiles;
   static constexpr int kQueriesOfWarp = (kRows + kWarps - 1) / kWarps;
@@ -338,7 +344,7 @@ class DecodeSums {
     const int half = lane_ / 4 % 2, selector = side == 0 ? 0x5140 : 0x7362;
     const uint8_t* tile =
         values + of.offset + min(lane_ / 8, of.tiles - 1) * (kTileDims * kBlockTokens);
-#pragma unroll
+#pragma unroll(kUnrolled)
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       FragmentA a[2];
 #pragma unroll
@@ -359,13 +365,14 @@ class DecodeSums {
   // What lies outside of [first, last] may be anything: a weight of 0 does not hide that.
   __device__ __forceinline__ void Halves(const uint8_t* values, const ValueBlock& of, int side,
                                          int first, int last, HalfSums& sums) const {
-#pragma unroll
+#pragma unroll(kUnrolled)
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       FragmentA a[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int tile = min(2 * side + j, of.tiles - 1);
-        a[j] = LoadValues(values + of.offset + tile * (2 * kTileDims * kBlockTokens), 16 * step);
+        a[j] = LoadValues<kCodes == ValueCodes::kAllExchanged>(
+            values + of.offset + tile * (2 * kTileDims * kBlockTokens), 16 * step);
         if (first <= 0 && last >= kBlockTokens - 1) continue;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

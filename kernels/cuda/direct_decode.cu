@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
                         p.plan.decode.units, static_cast<int>(gridDim.x));
   Pieces pieces(p.plan, p.step, prefix, line);
   const DirectBlock<kQueryTiles> block{p, parts, memory};
-  DecodeSums<kBlockThreads / 32, kHalves, kQueryTiles, /*kWide=*/true> sums(
+  DecodeSums<kBlockThreads / 32, kHalves, kQueryTiles, ValueCodes::kAllExchanged> sums(
       p.plan.coded.v, p.value_blocks, p.num_value_blocks, parts.queries, memory + parts.sums);
   const auto* scores = reinterpret_cast<const float*>(memory + parts.scores);
   Piece piece;

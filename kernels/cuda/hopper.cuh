@@ -6,8 +6,8 @@
 
 namespace latentd {
 
-// What compute capability 9.0a adds: barriers that count bytes, bulk copies, and integer products
-// of a warpgroup (four warps). Kernels that use them are empty for other GPUs.
+// What compute capability 9.0a adds: barriers that count bytes, bulk copies, and products of a
+// warpgroup (four warps). Kernels that use them are empty for other GPUs.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define LATENTD_HOPPER 1
 #endif
@@ -86,6 +86,7 @@ __device__ inline void LeaveRegisters() {
 // and 8 below, columns 4 (l % 4) and 16 after: row, row + 8, then the same of the later columns.
 // D: registers 4 i and 4 i + 1 are columns 8 i + 2 (l % 4) and the next one of the row,
 // 4 i + 2 and 4 i + 3 those of the row + 8.
+// Or D [64][64] += A [64][16] B [16][64], fp16 in, fp32 out: halves for every two values above.
 
 // Where B begins in shared memory: rows of 128 bytes (along the 32) for each of the columns,
 // 16-byte parts exchanged: part p of row n lies at p ^ (n % 8). `at` is aligned to 1024, but for a
@@ -106,27 +107,35 @@ __device__ inline void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kNewest) : "memory");
 }
 
-#define LATENTD_R4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-#define LATENTD_R16(i) LATENTD_R4(i), LATENTD_R4(i + 4), LATENTD_R4(i + 8), LATENTD_R4(i + 12)
+#define LATENTD_D4(c, i) "+" c(d[i]), "+" c(d[i + 1]), "+" c(d[i + 2]), "+" c(d[i + 3])
+#define LATENTD_D16(c, i) \
+  LATENTD_D4(c, i), LATENTD_D4(c, i + 4), LATENTD_D4(c, i + 8), LATENTD_D4(c, i + 12)
+#define LATENTD_PRODUCT(types, c, signs)                                                         \
+  constexpr uint32_t kHigh = 1024 / kOperandUnit | 1u << 30; /* 8 columns on; parts exchanged */ \
+  asm volatile(                                                                                  \
+      "{\n"                                                                                      \
+      ".reg .pred add;\n"                                                                        \
+      ".reg .b64 b;\n"                                                                           \
+      "setp.ne.b32 add, %38, 0;\n"                                                               \
+      "mov.b64 b, {%36, %37};\n"                                                                 \
+      "wgmma.mma_async.sync.aligned." types                                                      \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                 \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "        \
+      "{%32, %33, %34, %35}, b, add" signs                                                       \
+      ";\n"                                                                                      \
+      "}\n"                                                                                      \
+      : LATENTD_D16(c, 0), LATENTD_D16(c, 16)                                                    \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(kHigh), "r"(add ? 1 : 0))
 // `add`: whether D is added to; it is overwritten otherwise.
 __device__ inline void MultiplyAdd(int32_t (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {
-  constexpr uint32_t kHigh = 1024 / kOperandUnit | 1u << 30;  // 8 columns on; parts exchanged
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      ".reg .b64 b;\n"
-      "setp.ne.b32 add, %38, 0;\n"
-      "mov.b64 b, {%36, %37};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, b, add;\n"
-      "}\n"
-      : LATENTD_R16(0), LATENTD_R16(16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(kHigh), "r"(add ? 1 : 0));
+  LATENTD_PRODUCT("m64n64k32.s32.s8.s8", "r", "");
 }
-#undef LATENTD_R16
-#undef LATENTD_R4
+__device__ inline void MultiplyAdd(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {
+  LATENTD_PRODUCT("m64n64k16.f32.f16.f16", "f", ", 1, 1, 0");  // neither negated nor transposed
+}
+#undef LATENTD_PRODUCT
+#undef LATENTD_D16
+#undef LATENTD_D4
 #endif
 
 }  // namespace latentd

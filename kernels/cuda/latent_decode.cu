@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/integer_factors.h"
+#include "kernels/cuda/key_factors.h"
 #include "kernels/cuda/latent_decode_keys.cuh"
 #include "kernels/cuda/latent_decode_values.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -11,7 +11,7 @@
 namespace latentd {
 namespace {
 
-template <int kHeadDim, int kSteps, int kHalves, int kQueryTiles>
+template <FactorKind kKind, int kHeadDim, int kDims, int kHalves, int kQueryTiles>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     DecodeLatents(const __grid_constant__ LatentDecodeArguments p) {
 #ifdef LATENTD_HOPPER
@@ -35,15 +35,15 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   const int group = Uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   int unit = -1, loads = 0;
   if (group < kKeyGroups) {
-    TakeRegisters<kKeyRegisters>();
-    KeyGroup<kHeadDim, kSteps> keys(p, parts, memory, barriers, group);
+    TakeRegisters<kKeyRegisters<kKind>>();
+    KeyGroup<kKind, kHeadDim, kDims> keys(p, parts, memory, barriers, group);
     for (; pieces.Next(&piece); unit = piece.unit) {
       if (piece.unit != unit) ++loads;
       keys.Run(piece, loads - 1);
     }
   } else {
-    LeaveRegisters<kValueRegisters>();
-    ValueGroup<kHeadDim, kHalves, kQueryTiles> values(p, parts, memory, barriers);
+    LeaveRegisters<256 - kKeyRegisters<kKind>>();
+    ValueGroup<kKind, kHeadDim, kHalves, kQueryTiles> values(p, parts, memory, barriers);
     for (; pieces.Next(&piece); unit = piece.unit) {
       values.Run(piece, line, piece.unit != unit);
     }
@@ -54,33 +54,44 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
 using Kernel = void (*)(LatentDecodeArguments);
 struct KernelChoice {
   Kernel kernel;
-  int head_dim, steps, halves, query_tiles;
+  FactorKind factors;
+  int head_dim, k_dims, query_tiles;
 };
-#define LATENTD_KERNELS(head_dim, steps)                           \
-  {DecodeLatents<head_dim, steps, 2, 1>, head_dim, steps, 2, 1}, { \
-    DecodeLatents<head_dim, steps, 2, 2>, head_dim, steps, 2, 2    \
+constexpr int kHalves = 2;  // of blocks of values that a warp has
+static_assert(kValueThreads / 32 * kHalves >= 2 * kMaxValueBlocks);
+#define LATENTD_KERNELS(factors, head_dim, k_dims)                                        \
+  {DecodeLatents<factors, head_dim, k_dims, kHalves, 1>, factors, head_dim, k_dims, 1}, { \
+    DecodeLatents<factors, head_dim, k_dims, kHalves, 2>, factors, head_dim, k_dims, 2    \
   }
-constexpr KernelChoice kKernels[] = {LATENTD_KERNELS(64, 4), LATENTD_KERNELS(64, 8),
-                                     LATENTD_KERNELS(128, 4), LATENTD_KERNELS(128, 8)};
+constexpr KernelChoice kKernels[] = {
+    LATENTD_KERNELS(FactorKind::kInt8, 64, 128),  LATENTD_KERNELS(FactorKind::kInt8, 64, 256),
+    LATENTD_KERNELS(FactorKind::kInt8, 128, 128), LATENTD_KERNELS(FactorKind::kInt8, 128, 256),
+    LATENTD_KERNELS(FactorKind::kFp16, 64, 128),  LATENTD_KERNELS(FactorKind::kFp16, 64, 256),
+    LATENTD_KERNELS(FactorKind::kFp16, 128, 128), LATENTD_KERNELS(FactorKind::kFp16, 128, 256)};
 #undef LATENTD_KERNELS
 
-const KernelChoice* ChoiceOf(const PlanView& plan, int queries, int value_blocks) {
+const KernelChoice* ChoiceOf(const PlanView& plan, int queries) {
   for (const KernelChoice& choice : kKernels) {
-    if (choice.head_dim == plan.head_dim && 32 * choice.steps >= plan.coded.k.dims &&
-        kValueThreads / 32 * choice.halves >= 2 * value_blocks &&
-        choice.query_tiles == QueryTiles(queries)) {
+    if (choice.factors == plan.decode.factors && choice.head_dim == plan.head_dim &&
+        choice.k_dims >= plan.coded.k.dims && choice.query_tiles == QueryTiles(queries)) {
       return &choice;
     }
   }
   return nullptr;
 }
 
-bool HasFewBits(const PlaneView& plane) {
-  return std::all_of(plane.segments, plane.segments + plane.num_segments,
-                     [](const SegmentView& segment) {
-                       return segment.codec == Codec::kInt4 || segment.codec == Codec::kInt3 ||
-                              segment.codec == Codec::kInt2;
-                     });
+bool IsSymmetric(const SegmentView& segment) {
+  return IsScaled(segment.codec) && !IsMinMax(segment.codec);
+}
+bool IsOfFewBits(const SegmentView& segment) {
+  return IsSymmetric(segment) && BitsOf(segment.codec) <= 4;
+}
+bool IsKey(const SegmentView& segment) { return segment.codec != Codec::kF32; }
+bool IsValue(const SegmentView& segment) {
+  return IsSymmetric(segment) || segment.codec == Codec::kF16;
+}
+bool AllAre(bool (*is)(const SegmentView&), const PlaneView& plane) {
+  return std::all_of(plane.segments, plane.segments + plane.num_segments, is);
 }
 
 // Stages of fetched pages that fit, of a step with so many sequences.
@@ -97,24 +108,29 @@ constexpr int kLeastStages = 2;
 
 DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spec,
                               const PlanView& plan) {
+  const PlaneView &k = plan.coded.k, &v = plan.coded.v;
   if (device.compute_capability() != 90 || plan.path != AttentionPath::kReconstruct ||
-      !HasFewBits(plan.coded.k) || !HasFewBits(plan.coded.v) ||
-      plan.coded.k.latent_heads != plan.coded.v.latent_heads || plan.k_bias != nullptr ||
-      plan.coded.k.dims > 32 * kMaxSteps || spec.rope->max_positions < kBlockTokens) {
+      !AllAre(IsKey, k) || !AllAre(IsValue, v) || k.latent_heads != v.latent_heads ||
+      k.dims > kMaxKeyDims || spec.rope->max_positions < kBlockTokens) {
     return {};
   }
+  const FactorKind factors =
+      AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) && spec.k_bias == nullptr
+          ? FactorKind::kInt8
+          : FactorKind::kFp16;
   const int per_kv = plan.num_heads / plan.num_kv_heads;
-  const int value_blocks = ValueBlocks(plan.coded.v, 0, nullptr);
-  if (per_kv > 8 || value_blocks > kMaxValueBlocks) return {};
-  const int in_latent_head = plan.num_kv_heads / plan.coded.k.latent_heads;
+  if (per_kv > 8 || ValueBlocks(v, 0, nullptr) > kMaxValueBlocks) return {};
+  const int in_latent_head = plan.num_kv_heads / k.latent_heads;
   for (int heads = in_latent_head; heads > 0; --heads) {
     const int passes = (heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
     if (in_latent_head % heads != 0 || passes > kMaxPasses) continue;
     PlanView view = plan;
-    view.decode = {
-        .kernel = DecodeKernel::kLatents, .heads = heads, .units = plan.num_kv_heads / heads};
-    view.k_int8.unit_bytes = IntegerFactorBytes(plan.head_dim, plan.coded.k.dims, heads);
-    if (ChoiceOf(view, heads * per_kv, value_blocks) != nullptr &&
+    view.decode = {.kernel = DecodeKernel::kLatents,
+                   .factors = factors,
+                   .heads = heads,
+                   .units = plan.num_kv_heads / heads};
+    view.key_factors.unit_bytes = KeyFactorBytes(spec, factors, heads);
+    if (ChoiceOf(view, heads * per_kv) != nullptr &&
         StagesOf(device, view, kMostDecodeSequences) >= kLeastStages) {
       return view.decode;
     }
@@ -131,10 +147,10 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
                                   .q = q,
                                   .partials = partials,
                                   .stages = StagesOf(device, plan, step.num_sequences)};
-  arguments.num_key_tiles = KeyTiles(plan.coded.k, 2 * kMaxSteps, arguments.key_tiles);
+  arguments.num_key_tiles = KeyTiles(plan.coded.k, kMaxKeyDims / kTileDims, arguments.key_tiles);
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DecodeParts parts(plan, arguments.stages, step.num_sequences);
-  const KernelChoice* choice = ChoiceOf(plan, parts.queries, arguments.num_value_blocks);
+  const KernelChoice* choice = ChoiceOf(plan, parts.queries);
   LATENTD_CHECK(choice != nullptr && arguments.stages >= kLeastStages);
   Launch(device, "decode attention", choice->kernel,
          {LatentDecodeBlocks(device), kDecodeThreads, parts.bytes}, arguments);

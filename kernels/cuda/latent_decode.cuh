@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
@@ -7,28 +8,34 @@
 #include "kernels/cuda/decode_sums.cuh"
 #include "kernels/cuda/decode_work.cuh"
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/integer_factors.h"
+#include "kernels/cuda/key_factors.h"
 
 namespace latentd {
 
-// Decode attention on latents of at most 4 bits whose keys are rebuilt (kReconstruct), for Hopper.
+// Decode attention on latents whose keys are rebuilt (kReconstruct), for Hopper.
 //
 // A block attends for one unit: KV heads of one latent head, whose factors k_up stay in its shared
-// memory as int8. Two warpgroups rebuild keys and leave scores, each of every second page; two more
+// memory. Two warpgroups rebuild keys and leave scores, each of every second page; two more
 // together fetch pages, turn the queries back by the angle of each page's start (so that keys are
 // turned by their offset in the page alone), and take scores and values to the result.
 //
-//   codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores
+//   kInt8, of codes of at most 4 bits without a k_bias:
+//     codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores
+//   kFp16, of all else:
+//     latents -> fp16 (registers) x k_up + k_bias -> fp32 -> fp16 keys, turned -> x queries ->
+//     scores
 //   scores -> weights -> x token scales -> fp16 x codes of V (exact fp16) -> sums, fp32
 
 inline constexpr int kGroupThreads = 128;  // of a warpgroup
 inline constexpr int kKeyGroups = 2;
 inline constexpr int kValueThreads = 2 * kGroupThreads;
 inline constexpr int kDecodeThreads = kKeyGroups * kGroupThreads + kValueThreads;
-inline constexpr int kKeyRegisters = 152, kValueRegisters = 104;  // of a thread; 256 for two
+// Of a thread that rebuilds keys; one of values has what is left of 256 for two.
+template <FactorKind kKind>
+inline constexpr int kKeyRegisters = kKind == FactorKind::kInt8 ? 152 : 136;
 inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
 inline constexpr int kMaxStages = 6;  // of fetched pages
-inline constexpr int kMaxSteps = 8;   // products of 32 dims of K
+inline constexpr int kMaxKeyDims = 256;
 inline constexpr int kMaxPasses = 4;  // products of 128 columns of a unit
 
 struct LatentDecodeArguments {
@@ -39,7 +46,7 @@ struct LatentDecodeArguments {
   int stages = 0;
   int num_key_tiles = 0;
   int num_value_blocks = 0;
-  KeyTile key_tiles[2 * kMaxSteps];
+  KeyTile key_tiles[kMaxKeyDims / kTileDims];
   ValueBlock value_blocks[kMaxValueBlocks];
 };
 
@@ -48,6 +55,36 @@ struct DecodeBarriers {
   PhaseBarrier factors[kMaxPasses];
   PhaseBarrier turned[kRing];
   PhaseBarrier scored[kRing];
+};
+
+// Pairs of turned keys and queries: their type, and products of the two.
+template <FactorKind kKind>
+struct KeyNumbers {
+  using Two = __nv_bfloat162;
+  static __device__ __forceinline__ Two Of(float low, float high) {
+    return __floats2bfloat162_rn(low, high);
+  }
+  static __device__ __forceinline__ void Multiply(const FragmentA& a, const FragmentB& b,
+                                                  FragmentD& d) {
+    MultiplyAddBFloat(a, b, d);
+  }
+};
+template <>
+struct KeyNumbers<FactorKind::kFp16> {
+  using Two = __half2;
+  static __device__ __forceinline__ Two Of(float low, float high) {
+    return __floats2half2_rn(low, high);
+  }
+  static __device__ __forceinline__ void Multiply(const FragmentA& a, const FragmentB& b,
+                                                  FragmentD& d) {
+    MultiplyAdd(a, b, d);
+  }
+};
+
+// How far a thread turns keys: two pairs of its two tokens, which lie 8 rows apart.
+template <FactorKind kKind>
+struct alignas(16) KeyTurn {
+  typename KeyNumbers<kKind>::Two cos[2], sin[2];
 };
 
 // Where a page of a block's lies among the stages, and how often its stage was filled before.
@@ -70,9 +107,11 @@ struct DecodeParts {
     query_stride = 2 * plan.head_dim + 32;
     k_bytes = plan.coded.k.head_bytes;
     v_bytes = plan.coded.v.head_bytes;
+    bias = plan.key_factors.unit_bytes - (plan.k_bias != nullptr ? passes * kBiasBytes : 0);
+    pass_bytes = bias / passes;
     norm_bytes = plan.key_norms > 0 ? 2 * kBlockTokens * plan.decode.heads : 0;
     stage_bytes = (k_bytes + v_bytes + norm_bytes + 127) / 128 * 128;
-    int at = plan.k_int8.unit_bytes;
+    int at = plan.key_factors.unit_bytes;
     const auto take = [&at](int bytes) {
       const int begin = at;
       at += (bytes + 127) / 128 * 128;
@@ -88,11 +127,14 @@ struct DecodeParts {
     multipliers = take(2 * plan.coded.k.num_segments * kBlockTokens);
     prefix = take(4 * (sequences + 1));
     barriers = take(sizeof(DecodeBarriers));
+    const bool shares_turns = plan.decode.factors == FactorKind::kFp16;
+    turns = take(shares_turns ? plan.head_dim / 16 * kGroupThreads * 16 : 0);
     bytes = at;
   }
   int per_kv, kv_heads_of_latent, queries, passes, query_stride;
   int k_bytes, v_bytes, norm_bytes, stage_bytes;
-  int stage, turned, query, scores, query_scales, sums, multipliers, prefix, barriers;
+  int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, multipliers, prefix,
+      barriers, turns;
   int bytes;
 };
 

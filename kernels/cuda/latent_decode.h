@@ -6,10 +6,10 @@
 
 namespace latentd {
 
-// Decode attention on rebuilt keys by int8 tensor cores (compute capability 9.0): for sequences
-// with one row in the step, their coded pages. decode_work.cuh says where results lie.
+// Decode attention on rebuilt keys by products of warpgroups (compute capability 9.0): for
+// sequences with one row in the step, their coded pages. decode_work.cuh says where results lie.
 
-// kNone where the kernel does not serve such a plan on this GPU.
+// kNone where no kernel serves such a plan on this GPU.
 DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spec,
                               const PlanView& plan);
 int LatentDecodeBlocks(const CudaDevice& device);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "kernels/cuda/latent_decode.cuh"
 
 namespace latentd {
@@ -11,8 +9,9 @@ namespace latentd {
 // The warpgroups of latent_decode.cuh that fetch pages, turn queries, and take scores and values
 // to the result.
 
-template <int kHeadDim, int kHalves, int kQueryTiles>
+template <FactorKind kKind, int kHeadDim, int kHalves, int kQueryTiles>
 struct ValueGroup {
+  using Numbers = KeyNumbers<kKind>;
   static constexpr int kPairs = kHeadDim / 2;
 
   __device__ __forceinline__ ValueGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
@@ -38,12 +37,16 @@ struct ValueGroup {
 
  private:
   __device__ __forceinline__ void LoadFactors(int unit) {
-    const IntegerFactors& up = p_.plan.k_int8;
-    const int bytes = up.unit_bytes / parts_.passes;
+    const KeyFactors& up = p_.plan.key_factors;
+    const uint8_t* from = up.values + int64_t{unit} * up.unit_bytes;
+    const bool biased = kKind == FactorKind::kFp16 && p_.plan.k_bias != nullptr;
+    const int bytes = up.unit_bytes / parts_.passes - (biased ? kBiasBytes : 0);
     for (int pass = 0; pass < parts_.passes; ++pass) {
-      barriers_.factors[pass].Expect(bytes);
-      BulkCopy(memory_ + pass * bytes, up.values + int64_t{unit} * up.unit_bytes + pass * bytes,
-               bytes, barriers_.factors[pass]);
+      PhaseBarrier& barrier = barriers_.factors[pass];
+      barrier.Expect(bytes + (biased ? kBiasBytes : 0));
+      BulkCopy(memory_ + pass * bytes, from + pass * bytes, bytes, barrier);
+      const int bias = parts_.bias + pass * kBiasBytes;
+      if (biased) BulkCopy(memory_ + bias, from + bias, kBiasBytes, barrier);
     }
   }
 
@@ -96,7 +99,7 @@ struct ValueGroup {
     for (int query = warp_; query < parts_.queries; query += kValueThreads / 32) {
       const int head = first + query;
       const float* q = p_.q + (row * plan.num_heads + head) * kHeadDim;
-      const float* scales = plan.k_int8.scales + int64_t{head / parts_.per_kv} * kPairs;
+      const float* scales = plan.key_factors.scales + int64_t{head / parts_.per_kv} * kPairs;
       float2 values[kPairs / 32];
       float largest = 0.0f;
 #pragma unroll
@@ -117,8 +120,8 @@ struct ValueGroup {
     }
   }
 
-  static __device__ __forceinline__ uint32_t TwoBFloats(float low, float high) {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+  static __device__ __forceinline__ uint32_t TwoNumbers(float low, float high) {
+    const typename Numbers::Two two = Numbers::Of(low, high);
     return *reinterpret_cast<const uint32_t*>(&two);
   }
   // A thread turns two neighbouring pairs.
@@ -143,8 +146,8 @@ struct ValueGroup {
       const float4 q = reinterpret_cast<const float4*>(
           memory_ + parts_.query)[min(query, parts_.queries - 1) * kPairs / 2 + two];
       const uint2 turned = {
-          TwoBFloats(q.x * cos_[0] + q.y * sin_[0], q.z * cos_[1] + q.w * sin_[1]),
-          TwoBFloats(q.y * cos_[0] - q.x * sin_[0], q.w * cos_[1] - q.z * sin_[1])};
+          TwoNumbers(q.x * cos_[0] + q.y * sin_[0], q.z * cos_[1] + q.w * sin_[1]),
+          TwoNumbers(q.y * cos_[0] - q.x * sin_[0], q.w * cos_[1] - q.z * sin_[1])};
       auto* to =
           memory_ + parts_.turned + (ring * parts_.queries + query) * parts_.query_stride + two * 8;
       if (query < parts_.queries) *reinterpret_cast<uint2*>(to) = turned;
@@ -192,7 +195,9 @@ struct ValueGroup {
   StagePlace place_;
   int next_block_ = 0;
   float cos_[2], sin_[2];
-  DecodeSums<kValueThreads / 32, kHalves, kQueryTiles, /*kWide=*/false> sums_;
+  DecodeSums<kValueThreads / 32, kHalves, kQueryTiles,
+             kKind == FactorKind::kInt8 ? ValueCodes::kFewBits : ValueCodes::kAll>
+      sums_;
 };
 
 #endif

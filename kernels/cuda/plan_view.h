@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cache_layout.h"
+#include "kernels/cuda/key_factors.h"
 #include "kernels/params.h"
 
 namespace latentd {
@@ -48,9 +49,9 @@ __host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
   return {2 * j, 2 * j + 1};
 }
 
-// k_up as decode attention multiplies it with codes of at most 4 bits: int8, with one scale for
-// both rows of a pair, in the order of integer_factors.h.
-struct IntegerFactors {
+// k_up as decode attention multiplies it, in the order of key_factors.h, with one scale for both
+// rows of a pair.
+struct KeyFactors {
   const uint8_t* values = nullptr;  // [units][unit_bytes]
   const float* scales = nullptr;    // [num_kv_heads][head_dim / 2]
   int unit_bytes = 0;
@@ -65,7 +66,8 @@ enum class DecodeKernel : uint8_t {
 // What one block of it attends for: a unit, KV heads of one latent head.
 struct DecodeUnits {
   DecodeKernel kernel = DecodeKernel::kNone;
-  int heads = 0;  // KV heads of a unit
+  FactorKind factors = FactorKind::kInt8;  // of kLatents
+  int heads = 0;                           // KV heads of a unit
   int units = 0;
 };
 
@@ -93,7 +95,7 @@ struct PlanView {
   // head_dim are 0. kReconstruct alone.
   const uint32_t* k_up_fragments = nullptr;
   DecodeUnits decode;
-  IntegerFactors k_int8;        // kLatents
+  KeyFactors key_factors;       // kLatents
   const float* v_up = nullptr;  // transposed: [KV head][v.dims][head_dim]
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;

@@ -16,7 +16,14 @@ float RoundedToBFloat16(float value) {
 }
 
 bool HasFewBits(const std::vector<Segment>& segments) {
-  return std::ranges::all_of(segments, [](const Segment& s) { return Info(s.codec).bits <= 4; });
+  return std::ranges::all_of(segments, [](const Segment& s) {
+    return s.codec == Codec::kInt4 || s.codec == Codec::kInt3 || s.codec == Codec::kInt2;
+  });
+}
+// Whether decode attention may rebuild keys with k_up in int8: about a percent of a key.
+bool HasInt8Factors(const AttentionShape& shape) {
+  return shape.path == AttentionPath::kReconstruct && HasFewBits(shape.k) && HasFewBits(shape.v) &&
+         !shape.biases;
 }
 
 }  // namespace
@@ -39,13 +46,12 @@ std::vector<PlanKind> PlanKinds() {
 }
 bool MayRefuseAttention() { return true; }
 
-// Products are of fp16 numbers: queries, rebuilt keys, decoded values, weights. Decode attention
-// rebuilds keys of codes of few bits with k_up in int8: about a percent of a key.
+// Products are of fp16 numbers: queries, factors, rebuilt keys, decoded values, weights.
 double AttentionTolerance(const AttentionShape& shape) {
-  return shape.path == AttentionPath::kReconstruct && HasFewBits(shape.k) ? 1e-2 : 2e-3;
+  return HasInt8Factors(shape) ? 1e-2 : 2e-3;
 }
 double ScoreTolerance(const AttentionShape& shape, bool decode) {
-  return decode && shape.path == AttentionPath::kReconstruct && HasFewBits(shape.k) ? 0.25 : 0.02;
+  return decode && HasInt8Factors(shape) ? 0.25 : 0.02;
 }
 
 // All products are of bf16 numbers.

@@ -284,6 +284,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Subject{"llama_mixed", "llama", Mixed(4, true)},
                       Subject{"llama_64_few_bits", "llama", FewBits(0, false), 64},
                       Subject{"qwen3_64_few_bits", "qwen3", FewBits(4, true), 64},
+                      Subject{"qwen2_64_mixed", "qwen2", Mixed(4, true), 64},
                       Subject{"qwen3_mixed", "qwen3", Mixed(0, true)}, Subject{"gpt2_full", "gpt2"},
                       Subject{"gpt2_mixed", "gpt2", Mixed(4, false)},
                       Subject{"bloom_mixed", "bloom", Mixed(1, true)}),

@@ -56,6 +56,64 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   }
 }
 
+// Whose codes, or whose k_bias, int8 factors do not serve.
+TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
+  const std::vector<Segment> mixed_k = {{.dims = 16, .codec = Codec::kF16},
+                                        {.dims = 32, .codec = Codec::kInt8},
+                                        {.dims = 48, .codec = Codec::kInt4},
+                                        {.dims = 16, .codec = Codec::kInt3},
+                                        {.dims = 32, .codec = Codec::kInt2}};
+  const std::vector<Segment> mixed_v = {{.dims = 32, .codec = Codec::kF16},
+                                        {.dims = 80, .codec = Codec::kInt8},
+                                        {.dims = 64, .codec = Codec::kInt4},
+                                        {.dims = 16, .codec = Codec::kInt2}};
+  for (const int head_dim : {64, 128}) {
+    for (const int q_per_kv : {1, 3, 4, 8}) {
+      for (const bool mixed : {false, true}) {  // with all that a layer can keep beside its blocks
+        const AttentionShape shape = {.path = AttentionPath::kReconstruct,
+                                      .num_heads = 6 * q_per_kv,
+                                      .num_kv_heads = 6,
+                                      .head_dim = head_dim,
+                                      .k = mixed ? mixed_k : One(160, Codec::kInt8),
+                                      .v = mixed ? mixed_v : One(176, Codec::kInt8),
+                                      .biases = mixed && q_per_kv != 3,
+                                      .sinks = mixed ? 4 : 0,
+                                      .own_page = mixed,
+                                      .k_norm = mixed};
+        SCOPED_TRACE(testing::Message()
+                     << "head_dim " << head_dim << " q_per_kv " << q_per_kv << " mixed " << mixed);
+        ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
+      }
+    }
+  }
+  const auto expect = [](int k_dims, Codec k, int v_dims, Codec v, bool biases, int window) {
+    SCOPED_TRACE(testing::Message()
+                 << "K " << k_dims << " " << Info(k).name << " V " << v_dims << " " << Info(v).name
+                 << " biases " << biases << " window " << window);
+    ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                               .num_heads = 4,
+                               .num_kv_heads = 4,
+                               .head_dim = 128,
+                               .k_latent_heads = 1,
+                               .v_latent_heads = 1,
+                               .k = One(k_dims, k),
+                               .v = One(v_dims, v),
+                               .rope_pairs = window > 0 ? 48 : 0,
+                               .biases = biases,
+                               .window = window},
+                              {1500, 1, 64}, 1, PlanKinds());
+  };
+  for (const int window : {0, 100}) {
+    expect(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
+    expect(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);
+    expect(256, Codec::kInt4, 256, Codec::kInt4, /*biases=*/true, window);
+    expect(128, Codec::kF16, 144, Codec::kF16, /*biases=*/true, window);
+    for (const Codec min_max : {Codec::kMinMax4, Codec::kMinMax3, Codec::kMinMax2}) {
+      expect(112, min_max, 128, Codec::kInt3, /*biases=*/false, window);
+    }
+  }
+}
+
 // Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
 TEST_F(AttentionDecodeTest, AgreesOnManySequences) {
   std::vector<int32_t> kv_lens;
