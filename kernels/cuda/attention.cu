@@ -272,8 +272,8 @@ const KernelChoice* ChoiceOf(absl::Span<const KernelChoice> kernels, int v_dims)
 
 int QueriesPerKv(const PlanView& plan) { return plan.num_heads / plan.num_kv_heads; }
 
-void Launch(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
-            AttendArguments arguments) {
+void LaunchChoice(CudaDevice& device, const KernelChoice& choice, const dim3& grid,
+                  AttendArguments arguments) {
   arguments.fetches =
       SharedParts(arguments.plan, choice.tiles, /*fetches=*/true).bytes <= device.shared_bytes();
   const int bytes = SharedParts(arguments.plan, choice.tiles, arguments.fetches).bytes;
@@ -349,7 +349,7 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
     const int count = std::min(at_once, tiles - first);
     arguments.first_tile = first;
     const dim3 grid(count, plan.num_kv_heads, arguments.max_splits);
-    Launch(device_, *choice, grid, arguments);
+    LaunchChoice(device_, *choice, grid, arguments);
     CudaMergeSplits(device_, {.plan = plan,
                               .step = arguments.step,
                               .q = p.q,
@@ -387,8 +387,8 @@ void CudaAttention::Decode(AttendArguments arguments, float* out) {
     arguments.part = AttendPart::kOwnPages;
     arguments.rows_per_tile = arguments.max_splits = 1;
     arguments.partials = own_partials;
-    Launch(device_, *ChoiceOf(kOneTile, plan.coded.v.dims),
-           dim3(static_cast<unsigned>(sequences), plan.num_kv_heads), arguments);
+    LaunchChoice(device_, *ChoiceOf(kOneTile, plan.coded.v.dims),
+                 dim3(static_cast<unsigned>(sequences), plan.num_kv_heads), arguments);
   }
   CudaMergeDecoded(device_, {.plan = plan,
                              .step = step,

@@ -17,7 +17,6 @@ namespace latentd {
 // warp makes each call. No byte of a tile is shared by two tokens, and one lane composes each byte.
 
 inline constexpr int kRowLanes = 16;
-inline constexpr int kHeldTiles = 16;
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
 __device__ inline int RowLane() { return static_cast<int>(threadIdx.x % kRowLanes); }
@@ -55,6 +54,8 @@ class RowSegment {
     const int i = tile * kRowLanes + RowLane();
     return i < count_ ? __ldg(values_ + i) : 0.0f;
   }
+
+  static constexpr int kHeldTiles = 16;
 
   const float* const values_;
   const int count_, tiles_;

@@ -18,9 +18,9 @@ constexpr int kStep = 8 * 32;     // columns that a warp reads at once: 16 bytes
 constexpr int kStepBytes = 2 * kStep;
 constexpr int kPlaces = 6;  // of steps, in shared memory
 
-__host__ __device__ constexpr int RingBytes(int outputs) {
+__host__ __device__ constexpr int RingBytes(int outputs) {  // of a warp
   return kPlaces * outputs * kStepBytes;
-}  // of a warp
+}
 
 struct GemvProduct {
   const uint16_t* weight = nullptr;  // [n, k]
@@ -49,6 +49,8 @@ __device__ inline float2 Rounded(float x, float y) {
   return Floats(*reinterpret_cast<const uint32_t*>(&two));
 }
 
+// Bound by the memory: 2 n k bytes of weights, each read once.
+//
 // A warp makes kOutputs neighbouring columns of all rows; columns and rows that are not there do as
 // the last. Each lane's weights pass through places of its own in shared memory, so that many are
 // under way: left to registers, the compiler has few loads at once.
@@ -112,8 +114,6 @@ __global__ void __launch_bounds__(32 * kWarps) Gemv(const __grid_constant__ Gemv
     next = place;
     if (++place == kPlaces) place = 0;
   }
-  __syncwarp();
-
   float mine = 0.0f;  // a lane's result
 #pragma unroll
   for (int t = 0; t < kRows; ++t) {

@@ -32,26 +32,24 @@ __device__ inline uint2 KeyBytes(const uint8_t* tile, int token, int quad) {
   return {one >> shift & 0x0F0F0F0Fu, next >> shift & 0x0F0F0F0Fu};
 }
 
-// A thread of a warpgroup that rebuilds keys.
-struct KeyThread {
-  const LatentDecodeArguments& p;
-  const DecodeParts& parts;
-  uint8_t* memory;
-  int group;         // its warpgroup's number
-  const int& token;  // the first of its two
-};
-
 template <FactorKind kKind, int kDims>
 struct KeyOperands {
   static constexpr int kSteps = kDims / 32;
 
-  // `codes`: where the latent head begins.
-  __device__ __forceinline__ void Load(const KeyThread& of, const uint8_t* codes) {
-    if (of.p.plan.coded.k.num_segments == 1 && of.p.key_tiles[0].bits == 4) {
-      LoadFourBits(of, codes);
+  // Of `token` and the next one. `codes`: where the latent head begins.
+  __device__ __forceinline__ void Load(const LatentDecodeArguments& p, int token,
+                                       const uint8_t* codes) {
+    const SegmentView& segment = p.plan.coded.k.segments[0];  // the only one
+    const int bits = BitsOf(segment.codec);
+    if (bits == 4) {
+      LoadFourBits(token, codes);
     } else {
-      LoadMixed(of, codes);
+      LoadFewerBits(p, token, codes, bits);
     }
+    const auto scales = *reinterpret_cast<const __half2*>(codes + segment.scale_offset + 2 * token);
+    const float unit = 0.5f / static_cast<float>(MostMultiplier(bits));
+    scale[0] = __low2float(scales) * unit;
+    scale[1] = __high2float(scales) * unit;
   }
 
   uint32_t a[kSteps][4];
@@ -59,9 +57,9 @@ struct KeyOperands {
 
  private:
   // int8 of 4-bit codes c: 8 (2 c - 15). Past the last dim anything will do: its factors are 0.
-  __device__ __forceinline__ void LoadFourBits(const KeyThread& of, const uint8_t* codes) {
+  __device__ __forceinline__ void LoadFourBits(int token, const uint8_t* codes) {
     constexpr uint32_t kHigh = 0xF0F0F0F0u, kBias = 0x88888888u;
-    const uint8_t* at = codes + threadIdx.x % 4 * 256 + of.token * 4;
+    const uint8_t* at = codes + threadIdx.x % 4 * 256 + token * 4;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const uint2 two = *reinterpret_cast<const uint2*>(at + s * 1024);
@@ -70,59 +68,23 @@ struct KeyOperands {
       a[s][2] = (two.x & kHigh) ^ kBias;
       a[s][3] = (two.y & kHigh) ^ kBias;
     }
-    const auto scales = *reinterpret_cast<const __half2*>(
-        codes + of.p.plan.coded.k.segments[0].scale_offset + 2 * of.token);
-    constexpr float unit = 1.0f / 16;
-    scale[0] = __low2float(scales) * unit;
-    scale[1] = __high2float(scales) * unit;
   }
 
-  // Segments of up to 4 bits with scales of their own: int8 of a code c of b bits is
-  // m (2 c - (2^b - 1)), where m brings the segment's scale to one that all segments share.
-  __device__ __forceinline__ void LoadMixed(const KeyThread& thread, const uint8_t* codes) {
-    const auto& [p, parts, memory, group, token] = thread;
-    const PlaneView& plane = p.plan.coded.k;
-    auto* multipliers =
-        memory + parts.multipliers + group * plane.num_segments * kBlockTokens;  // [segment][64]
+  // int8 of 2- and 3-bit codes c: m (2 c - (2^bits - 1)).
+  __device__ __forceinline__ void LoadFewerBits(const LatentDecodeArguments& p, int token,
+                                                const uint8_t* codes, int bits) {
     const int quad = threadIdx.x % 4;
-    float shared[2] = {0.0f, 0.0f}, fault[2] = {0.0f, 0.0f};
-    for (int s = 0; s < plane.num_segments; ++s) {
-      const SegmentView& segment = plane.segments[s];
-      const auto scales =
-          *reinterpret_cast<const __half2*>(codes + segment.scale_offset + 2 * token);
-      const float least = 1.0f / static_cast<float>(2 * MostMultiplier(BitsOf(segment.codec)));
-      for (int i = 0; i < 2; ++i) {
-        const float x = i == 0 ? __low2float(scales) : __high2float(scales);
-        shared[i] = fmaxf(shared[i], x * least);
-        fault[i] += x * 0.0f;  // not a number if x is none
-      }
-    }
-    __syncwarp();  // the last page's multipliers were read
-    for (int s = quad; s < plane.num_segments; s += 4) {
-      const SegmentView& segment = plane.segments[s];
-      const auto scales =
-          *reinterpret_cast<const __half2*>(codes + segment.scale_offset + 2 * token);
-      const auto most = static_cast<float>(MostMultiplier(BitsOf(segment.codec)));
-      for (int i = 0; i < 2; ++i) {
-        const float x = i == 0 ? __low2float(scales) : __high2float(scales);
-        const float m = shared[i] > 0.0f ? fminf(rintf(x / (2.0f * shared[i])), most) : 0.0f;
-        multipliers[s * kBlockTokens + token + i] = static_cast<uint8_t>(fmaxf(m, 0.0f));
-      }
-    }
-    __syncwarp();
+    const uint32_t m = MostMultiplier(bits), bias = 0x01010101u * (128 - m * ((1u << bits) - 1));
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      const KeyTile& of = p.key_tiles[min(2 * s + quad / 2, p.num_key_tiles - 1)];
+      const KeyTile& tile = p.key_tiles[min(2 * s + quad / 2, p.num_key_tiles - 1)];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t nibbles = KeyNibbles(codes + of.offset, of.bits, token + i, quad % 2);
-        const uint32_t m = multipliers[of.segment * kBlockTokens + token + i];
-        const uint32_t bias = 0x01010101u * (128 - m * ((1u << of.bits) - 1));
+        const uint32_t nibbles = KeyNibbles(codes + tile.offset, bits, token + i, quad % 2);
         a[s][i] = ((nibbles & 0x0F0F0F0Fu) * (2 * m) + bias) ^ 0x80808080u;
         a[s][2 + i] = ((nibbles >> 4 & 0x0F0F0F0Fu) * (2 * m) + bias) ^ 0x80808080u;
       }
     }
-    for (int i = 0; i < 2; ++i) scale[i] = shared[i] + fault[i];
   }
 };
 
@@ -131,19 +93,20 @@ template <int kDims>
 struct KeyOperands<FactorKind::kFp16, kDims> {
   static constexpr int kSteps = kDims / kTileDims;
 
-  __device__ __forceinline__ void Load(const KeyThread& of, const uint8_t* codes) {
+  __device__ __forceinline__ void Load(const LatentDecodeArguments& p, int token,
+                                       const uint8_t* codes) {
     constexpr int kAtOnce = 4;  // tiles of one segment: without branches their loads overlap
 #pragma unroll
     for (int s = 0; s < kSteps; s += kAtOnce) {
       const int last = s + kAtOnce - 1;
-      if (last < of.p.num_key_tiles && of.p.key_tiles[s].segment == of.p.key_tiles[last].segment) {
-        LoadTiles<kAtOnce>(of, codes, s);
+      if (last < p.num_key_tiles && p.key_tiles[s].segment == p.key_tiles[last].segment) {
+        LoadTiles<kAtOnce>(p, token, codes, s);
         continue;
       }
 #pragma unroll
       for (int t = s; t <= last; ++t) {
-        if (t < of.p.num_key_tiles) {
-          LoadTiles<1>(of, codes, t);
+        if (t < p.num_key_tiles) {
+          LoadTiles<1>(p, token, codes, t);
         } else {
           for (uint32_t& two : a[t]) two = 0;
         }
@@ -163,11 +126,9 @@ struct KeyOperands<FactorKind::kFp16, kDims> {
 
   // `first`: the first of kTiles tiles of one segment.
   template <int kTiles>
-  __device__ __forceinline__ void LoadTiles(const KeyThread& thread, const uint8_t* codes,
-                                            int first) {
-    const LatentDecodeArguments& p = thread.p;
+  __device__ __forceinline__ void LoadTiles(const LatentDecodeArguments& p, int token,
+                                            const uint8_t* codes, int first) {
     const KeyTile& of = p.key_tiles[first];
-    const int token = thread.token;
     const uint8_t* tile = codes + of.offset;
     const int quad = threadIdx.x % 4;
     if (of.bits == 16) {

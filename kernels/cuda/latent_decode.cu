@@ -114,10 +114,10 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
       k.dims > kMaxKeyDims || spec.rope->max_positions < kBlockTokens) {
     return {};
   }
-  const FactorKind factors =
-      AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) && spec.k_bias == nullptr
-          ? FactorKind::kInt8
-          : FactorKind::kFp16;
+  // int8 has no room for the scales of several segments beside the codes, nor for a bias.
+  const bool int8 = k.num_segments == 1 && AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) &&
+                    spec.k_bias == nullptr;
+  const FactorKind factors = int8 ? FactorKind::kInt8 : FactorKind::kFp16;
   const int per_kv = plan.num_heads / plan.num_kv_heads;
   if (per_kv > 8 || ValueBlocks(v, 0, nullptr) > kMaxValueBlocks) return {};
   const int in_latent_head = plan.num_kv_heads / k.latent_heads;

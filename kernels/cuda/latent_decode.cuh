@@ -124,7 +124,6 @@ struct DecodeParts {
     query_scales = take(queries * 4);
     sums =
         take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
-    multipliers = take(2 * plan.coded.k.num_segments * kBlockTokens);
     prefix = take(4 * (sequences + 1));
     barriers = take(sizeof(DecodeBarriers));
     const bool shares_turns = plan.decode.factors == FactorKind::kFp16;
@@ -133,8 +132,7 @@ struct DecodeParts {
   }
   int per_kv, kv_heads_of_latent, queries, passes, query_stride;
   int k_bytes, v_bytes, norm_bytes, stage_bytes;
-  int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, multipliers, prefix,
-      barriers, turns;
+  int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, prefix, barriers, turns;
   int bytes;
 };
 

@@ -91,7 +91,7 @@ struct KeyGroup {
     barriers_.fetched[place_.stage].Wait(place_.phase);
     const uint8_t* codes = memory_ + parts_.stage + place_.stage * parts_.stage_bytes;
     Operands keys;
-    keys.Load({p_, parts_, memory_, group_, token_}, codes);
+    keys.Load(p_, token_, codes);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
     for (int pass = 0; pass < parts_.passes; ++pass) {
       if constexpr (kInt8) {

@@ -18,7 +18,7 @@ namespace {
 
 // Of a thread; no power of 2, or the ends of stacks would share cache lines.
 constexpr size_t kStackBytes = (128 << 10) + 1088;
-constexpr size_t kSharedBytes = 256 << 10;
+constexpr size_t kSharedBytes = 227 << 10;  // as runtime.cc says
 constexpr int kMaxThreads = 1024;
 
 // Saves the callee's registers and stack, and goes on where another context stopped.
@@ -84,6 +84,7 @@ struct Block {
   Block() : shared_room(kSharedBytes + 1024) {
     stacks = static_cast<uint8_t*>(mmap(nullptr, kStackBytes * kMaxThreads, PROT_READ | PROT_WRITE,
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (stacks == MAP_FAILED) std::abort();
     const auto at = reinterpret_cast<uintptr_t>(shared_room.data());
     shared = shared_room.data() + (1024 - at % 1024);
   }
@@ -132,7 +133,13 @@ void RunBlock(Block& block, const absl::FunctionRef<void()>& kernel) {
 
 void Run(dim3 grid, int threads, int shared_bytes, absl::FunctionRef<void()> kernel) {
   Block& block = TheBlock();
-  if (threads > kMaxThreads || static_cast<size_t>(shared_bytes) > kSharedBytes) std::abort();
+  constexpr unsigned kMostBlocks = 65535;  // along y and z
+  if (threads < 1 || threads > kMaxThreads || static_cast<size_t>(shared_bytes) > kSharedBytes ||
+      grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > kMostBlocks || grid.z > kMostBlocks) {
+    std::fprintf(stderr, "emulation: no launch of (%u, %u, %u) blocks of %d threads, %d bytes\n",
+                 grid.x, grid.y, grid.z, threads, shared_bytes);
+    std::abort();
+  }
   block.count = threads;
   grid_size = grid;
   block_size = dim3(threads);
@@ -147,6 +154,11 @@ void Run(dim3 grid, int threads, int shared_bytes, absl::FunctionRef<void()> ker
 }
 
 uint8_t* Shared() { return TheBlock().shared; }
+uint32_t AddressOf(const void* at) {
+  const int64_t address = static_cast<const uint8_t*>(at) - Shared();
+  if (address < 0 || address > static_cast<int64_t>(kSharedBytes)) std::abort();
+  return static_cast<uint32_t>(address);
+}
 
 void Sleep(const void* at) {
   Block& block = TheBlock();
@@ -185,12 +197,15 @@ void BeginBarrierCopy(const void* barrier, void* to, const void* from, int bytes
   if (CopiesEarly()) return copy.Do();
   TheBlock().barrier_copies.push_back(copy);
 }
-void EndBarrierCopies(const void* barrier) {
+int EndBarrierCopies(const void* barrier) {
+  int bytes = 0;
   std::erase_if(TheBlock().barrier_copies, [&](const Copy& copy) {
     if (copy.barrier != barrier) return false;
     copy.Do();
+    bytes += copy.bytes;
     return true;
   });
+  return bytes;
 }
 
 void Meet(Meeting& meeting, int count, int place, void* brought,

@@ -24,9 +24,7 @@ void Run(dim3 grid, int threads, int shared_bytes, absl::FunctionRef<void()> ker
 
 // The block's shared memory, aligned to 1024 bytes; its addresses begin at 0.
 uint8_t* Shared();
-inline uint32_t AddressOf(const void* at) {
-  return static_cast<uint32_t>(static_cast<const uint8_t*>(at) - Shared());
-}
+uint32_t AddressOf(const void* at);  // ends the process for what is not in it
 
 // Lets others have their turns until somebody calls Wake with the same address.
 void Sleep(const void* at);
@@ -38,9 +36,10 @@ void Wake(const void* at);
 void BeginCopy(void* to, const void* from, int bytes);
 void EndCopies();  // the thread's copies since the last one are a group
 void WaitForCopies(int newest);
-// Copies for which the barrier at `barrier` stands, and their end for whoever has waited for it.
+// Copies for which the barrier at `barrier` stands, and their end for whoever has waited for it:
+// how many bytes were still to come.
 void BeginBarrierCopy(const void* barrier, void* to, const void* from, int bytes);
-void EndBarrierCopies(const void* barrier);
+int EndBarrierCopies(const void* barrier);
 
 // Threads of the block, whole warps, meet: the last to come calls `together` with what each
 // brought, and all go on.

@@ -5,7 +5,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/emulation/queue.h"
@@ -51,10 +53,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return recorded == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   constexpr size_t kMost = size_t{8} << 30;
+  if (recorded != nullptr) return cudaErrorStreamCaptureUnsupported;
   *memory = bytes > kMost ? nullptr : std::aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }

@@ -22,8 +22,8 @@ bool HasFewBits(const std::vector<Segment>& segments) {
 }
 // Whether decode attention may rebuild keys with k_up in int8: about a percent of a key.
 bool HasInt8Factors(const AttentionShape& shape) {
-  return shape.path == AttentionPath::kReconstruct && HasFewBits(shape.k) && HasFewBits(shape.v) &&
-         !shape.biases;
+  return shape.path == AttentionPath::kReconstruct && shape.k.size() == 1 && HasFewBits(shape.k) &&
+         HasFewBits(shape.v) && !shape.biases;
 }
 
 }  // namespace

@@ -22,16 +22,20 @@ class PhaseBarrier {
     ++phase_;
     emulation::Wake(this);
   }
-  void Expect(int bytes) { expected_ = bytes, Arrive(); }
+  void Expect(int bytes) {
+    expected_ = static_cast<int16_t>(bytes / 16);
+    Arrive();
+  }
   void Wait(int phase) {
     while ((phase_ & 1) == (phase & 1)) emulation::Sleep(this);
-    emulation::EndBarrierCopies(this);
+    const int came = emulation::EndBarrierCopies(this);
+    if (came > 0 && came != 16 * expected_) __trap();
   }
 
  private:
   int16_t arrivals_, left_;
   int16_t phase_;
-  int16_t expected_;
+  int16_t expected_;  // bytes / 16
 };
 
 inline void FenceBarriers() {}

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/async_copy.cuh"
 #include "tests/emulation/block.h"
