@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_page.cuh"
+#include "kernels/cuda/code_values.cuh"
 #include "kernels/cuda/decode_tiles.cuh"
 #include "kernels/cuda/decode_work.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -31,42 +32,6 @@ __device__ inline float PowerOfTwo(float x) {
   return __uint_as_float(max(0x00800000u, (__float_as_uint(x) + 0x007FFFFFu) & 0x7F800000u));
 }
 
-// Codes of 2 to 4 bits of one token of V: dims 4 half + j and 8 + 4 half + j of a tile in the
-// nibbles of byte j.
-template <int kBits>
-__device__ inline uint32_t ValueNibbles(const uint8_t* tile, int token, int half) {
-  const auto* words = reinterpret_cast<const uint32_t*>(tile);
-  if (kBits == 4) return words[2 * token + half];
-  const uint32_t low = words[token] >> (2 * half) & 0x33333333u;
-  if (kBits == 2) return low;
-  const uint32_t high = reinterpret_cast<const uint16_t*>(tile + 4 * kBlockTokens)[token];
-  return low | BitsToBytes(high >> 4 * half & 15) << 2 |
-         BitsToBytes(high >> (8 + 4 * half) & 15) << 6;
-}
-// Bits 4 to 7 of both halves as numbers, less what `middle` says: with the exponent of 64 they are
-// its units.
-__device__ inline uint32_t NibbleValues(uint32_t bits, __half2 middle) {
-  return AsBits(__hadd2(AsHalves((bits & 0x00F000F0u) | 0x54005400u), middle));
-}
-// -(64 + the grid's middle).
-__device__ inline __half2 NibbleMiddle(int bits) {
-  return __float2half2_rn(-64.0f - 0.5f * static_cast<float>((1 << bits) - 1));
-}
-// Bytes 0 and 1 of `two` as numbers, less the middle of 8 bits.
-__device__ inline uint32_t ByteValues(uint32_t two, int selector) {
-  const __half2 biased = AsHalves(__byte_perm(two, 0x64646464u, selector));
-  return AsBits(__hadd2(__hadd2(biased, __float2half2_rn(-1024.0f)), __float2half2_rn(-127.5f)));
-}
-
-// kExchanged: a 16-byte part of a tile of halves of V lies exchanged in shared memory, against bank
-// conflicts: part c of token n at c ^ (n / 4 % 2).
-template <bool kExchanged>
-__device__ inline FragmentA LoadValues(const uint8_t* tile, int token) {
-  // Four 8 x 8 matrices, transposed: tokens and dims (0, 0), (0, 8), (8, 0), (8, 8).
-  const int lane = threadIdx.x % 32, row = token + lane / 16 * 8 + lane % 8, part = lane / 8 % 2;
-  return LoadTransposed(tile + (2 * row + (kExchanged ? part ^ (row / 4 % 2) : part)) * 16);
-}
-
 // Its shared memory, in bytes.
 struct SumsParts {
   __host__ __device__ SumsParts(int warps, int query_tiles, int segments) {
@@ -91,7 +56,6 @@ template <int kWarps, int kHalves, int kQueryTiles, ValueCodes kCodes>
 class DecodeSums {
  public:
   static constexpr bool kWide = kCodes != ValueCodes::kFewBits;
-  static constexpr int kUnrolled = kCodes == ValueCodes::kAll ? 1 : kBlockTokens / 16;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 8 * kQueryTiles;
   static constexpr int kQueriesOfWarp = (kRows + kWarps - 1) / kWarps;
@@ -339,13 +303,25 @@ class DecodeSums {
     }
   }
 
+  // For 16 tokens each. Where registers are few the steps are not unrolled.
+  template <typename Step>
+  static __device__ __forceinline__ void ForSteps(const Step& step) {
+    constexpr int kSteps = kBlockTokens / 16;
+    if constexpr (kCodes == ValueCodes::kAll) {
+#pragma unroll 1
+      for (int i = 0; i < kSteps; ++i) step(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) step(i);
+    }
+  }
+
   __device__ __forceinline__ void Bytes(const uint8_t* values, const ValueBlock& of, int side,
                                         HalfSums& sums) const {
     const int half = lane_ / 4 % 2, selector = side == 0 ? 0x5140 : 0x7362;
     const uint8_t* tile =
         values + of.offset + min(lane_ / 8, of.tiles - 1) * (kTileDims * kBlockTokens);
-#pragma unroll(kUnrolled)
-    for (int step = 0; step < kBlockTokens / 16; ++step) {
+    ForSteps([&](int step) {
       FragmentA a[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -359,14 +335,13 @@ class DecodeSums {
         }
       }
       AddProducts(a, of.segment, step, sums);
-    }
+    });
   }
 
   // What lies outside of [first, last] may be anything: a weight of 0 does not hide that.
   __device__ __forceinline__ void Halves(const uint8_t* values, const ValueBlock& of, int side,
                                          int first, int last, HalfSums& sums) const {
-#pragma unroll(kUnrolled)
-    for (int step = 0; step < kBlockTokens / 16; ++step) {
+    ForSteps([&](int step) {
       FragmentA a[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -382,7 +357,7 @@ class DecodeSums {
         }
       }
       AddProducts(a, of.segment, step, sums);
-    }
+    });
   }
 
   const PlaneView& plane_;

@@ -86,11 +86,11 @@ __device__ inline void LeaveRegisters() {
 // and 8 below, columns 4 (l % 4) and 16 after: row, row + 8, then the same of the later columns.
 // D: registers 4 i and 4 i + 1 are columns 8 i + 2 (l % 4) and the next one of the row,
 // 4 i + 2 and 4 i + 3 those of the row + 8.
-// Or D [64][64] += A [64][16] B [16][64], fp16 in, fp32 out: halves for every two values above.
+// Or D [64][64] += A [64][16] B [16][64], fp16 in, fp32 out: for two int8 values above one half.
 
-// Where B begins in shared memory: rows of 128 bytes (along the 32) for each of the columns,
-// 16-byte parts exchanged: part p of row n lies at p ^ (n % 8). `at` is aligned to 1024, but for a
-// multiple of 32 below 128: the first of the 32. A step of kOperandUnit bytes adds 1.
+// Where B begins in shared memory: rows of 128 bytes, of which a product takes 32, for each of the
+// columns, 16-byte parts exchanged: part p of row n lies at p ^ (n % 8). `at` is aligned to 1024,
+// but for a multiple of 32 below 128: where the 32 begin. A step of kOperandUnit bytes adds 1.
 constexpr int kOperandUnit = 16;
 __device__ inline uint32_t RightOperand(uint32_t at) {
   return (at & 0x3FFFFu) / kOperandUnit | 1u << 16;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/decode_sums.cuh"
+#include "kernels/cuda/code_values.cuh"
 #include "kernels/cuda/decode_tiles.cuh"
 #include "kernels/cuda/mma.cuh"
 
