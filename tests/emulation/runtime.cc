@@ -16,6 +16,14 @@ namespace {
 
 using Work = std::vector<std::function<void()>>;
 std::unique_ptr<Work> recorded;
+bool spoiled = false;  // the recording
+
+// What may not happen while a graph is recorded ends the recording.
+cudaError_t MayWait() {
+  if (recorded == nullptr) return cudaSuccess;
+  spoiled = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
 
 void Copy(void* to, const void* from, size_t bytes) {
   latentd::emulation::Put([=] { std::memmove(to, from, bytes); });
@@ -53,13 +61,11 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return recorded == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
-}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return MayWait(); }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   constexpr size_t kMost = size_t{8} << 30;
-  if (recorded != nullptr) return cudaErrorStreamCaptureUnsupported;
+  if (const cudaError_t error = MayWait(); error != cudaSuccess) return error;
   *memory = bytes > kMost ? nullptr : std::aligned_alloc(1024, (bytes + 1024) / 1024 * 1024);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -82,10 +88,13 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   recorded = std::make_unique<Work>();
+  spoiled = false;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  *graph = reinterpret_cast<cudaGraph_t>(recorded.release());
+  const std::unique_ptr<Work> work = std::move(recorded);
+  if (spoiled) return cudaErrorStreamCaptureInvalidated;
+  *graph = reinterpret_cast<cudaGraph_t>(new Work(*work));
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t from, unsigned long long) {
