@@ -4,7 +4,7 @@
 
 namespace latentd {
 
-// The bytes of memory that this machine has, whoever uses them.
+// The bytes of memory that this machine has, whoever uses them. A container's limit is not seen.
 int64_t MachineMemory();
 
 }  // namespace latentd

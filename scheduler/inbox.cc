@@ -59,6 +59,7 @@ int Inbox::Drain(absl::Time deadline) {
   draining_ = true;
   while (!open_.empty() || delivering_) {
     if (clock_->Now() >= deadline) {
+      if (std::exchange(cancelling_, true)) return 0;
       contents_.cancel_all = true;
       filled_.NotifyOne();
       return static_cast<int>(open_.size());
@@ -70,7 +71,7 @@ int Inbox::Drain(absl::Time deadline) {
 
 void Inbox::Stop() {
   MutexLock lock(&mu_);
-  draining_ = true;
+  draining_ = cancelling_ = true;
   contents_.cancel_all = true;
   contents_.stop = true;
   filled_.NotifyOne();

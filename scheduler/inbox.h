@@ -30,7 +30,7 @@ class Inbox {
   void Cancel(const std::string& id,
               FinishReason reason);  // without effect unless the id is in use
   // Refuses further requests. Returns when no request is open and every sink was told, or at
-  // `deadline`, having asked the loop to cancel the rest: so many.
+  // `deadline`, having asked the loop to cancel the rest: so many, 0 when that was asked before.
   int Drain(absl::Time deadline);
   void Stop();  // asks the loop to cancel all and end
 
@@ -75,7 +75,8 @@ class Inbox {
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mu_) = 0;  // of those that the loop has taken
   bool delivering_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  std::string death_ ABSL_GUARDED_BY(mu_);  // why the engine died; empty: it lives
+  bool cancelling_ ABSL_GUARDED_BY(mu_) = false;  // cancel_all was asked for
+  std::string death_ ABSL_GUARDED_BY(mu_);        // why the engine died; empty: it lives
 };
 
 }  // namespace latentd

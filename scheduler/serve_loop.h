@@ -41,7 +41,8 @@ class ServeLoop {
   void Cancel(const std::string& id, FinishReason reason = FinishReason::kCancelled);
 
   // No new requests; returns when the open ones are over and their sinks told, or at `deadline`,
-  // where they are cancelled: so many. A second one with an earlier deadline ends the first.
+  // where they are cancelled: so many, 0 when they are cancelled already. A second one with an
+  // earlier deadline ends the first within the next step.
   int Drain(absl::Time deadline);
 
   ServeStats stats() const;  // never waits for a step

@@ -211,6 +211,14 @@ void AddToken(const GeneratedToken& token, bool with_logprobs, v1::GenerateRespo
   }
 }
 
+void Merge(v1::GenerateResponse&& from, v1::GenerateResponse* to) {
+  if (!from.request_id().empty()) to->set_request_id(std::move(*from.mutable_request_id()));
+  to->mutable_text()->append(from.text());
+  to->mutable_token_ids()->MergeFrom(from.token_ids());
+  to->mutable_logprobs()->MergeFrom(from.logprobs());
+  if (from.has_finish()) *to->mutable_finish() = std::move(*from.mutable_finish());
+}
+
 void FillFinish(const FinishInfo& info, v1::Finish::Reason reason, int generated_tokens,
                 const RequestTimes& times, const ServedModel& model, v1::Finish* finish) {
   finish->set_reason(reason);

@@ -51,6 +51,9 @@ absl::StatusOr<std::vector<int32_t>> FromProto(const v1::DetokenizeRequest& requ
 // One drawn token, appended.
 void AddToken(const GeneratedToken& token, bool with_logprobs, v1::GenerateResponse* response);
 
+// Appends a later response to an earlier one, as a client would that reads both.
+void Merge(v1::GenerateResponse&& from, v1::GenerateResponse* to);
+
 // All of Finish but `stop_string`; `generated_tokens` are those that the client got.
 struct RequestTimes {
   absl::Duration tokenize;

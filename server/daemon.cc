@@ -70,13 +70,12 @@ void LogCache(const EngineInfo& info) {
   }
 }
 
-void LogDrain(const ServeStats& stats, absl::Time deadline) {
-  if (stats.running + stats.waiting == 0) return;
+void LogDrain(int open, absl::Time deadline) {
+  if (open == 0) return;
   spdlog::info(
-      "draining: {} running and {} waiting requests have until {} (--drain-seconds), new ones are "
-      "refused; a second signal ends them at once",
-      stats.running, stats.waiting,
-      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
+      "draining: {} open requests have until {} (--drain-seconds), new ones are refused; a second "
+      "signal ends them at once",
+      open, absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
 }
 
 }  // namespace
@@ -94,7 +93,8 @@ class Daemon::Parts {
   void Drain(absl::Time deadline) {
     ready_ = false;
     server_->RefuseNew();
-    LogDrain(loop_->stats(), deadline);
+    const bool alive = loop_->stats().engine_status.ok();
+    if (alive && deadline > absl::Now()) LogDrain(server_->streams_open(), deadline);
     const int ended = loop_->Drain(deadline);
     if (ended > 0) spdlog::warn("drain: the time is up, {} requests are ended", ended);
     server_->Stop(absl::Now() + kLastWrites);

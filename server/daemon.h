@@ -25,7 +25,7 @@ class Daemon {
   // cancelled.
   void Drain(absl::Time deadline);
 
-  // Cancels every request now; a Drain that waits returns. From any thread.
+  // Cancels every request now; a Drain that waits returns within the next step. From any thread.
   void EndRequests();
 
  private:

@@ -25,15 +25,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-// Appends `from` to `to`, as a client would that reads both.
-void Merge(v1::GenerateResponse&& from, v1::GenerateResponse* to) {
-  if (!from.request_id().empty()) to->set_request_id(std::move(*from.mutable_request_id()));
-  to->mutable_text()->append(from.text());
-  to->mutable_token_ids()->MergeFrom(from.token_ids());
-  to->mutable_logprobs()->MergeFrom(from.logprobs());
-  if (from.has_finish()) *to->mutable_finish() = std::move(*from.mutable_finish());
-}
-
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateStream::Start(
@@ -310,17 +301,14 @@ void GenerateStream::Pump() {
 }
 
 void GenerateStream::OnWriteDone(bool ok) {
+  if (!ok) OnClientGone();  // before the next write could start
   absl::Duration waited;
   {
     MutexLock lock(&mu_);
     writing_ = false;
     if (outbox_bytes_ > 0) waited = front_end_->clock->Now() - outbox_since_;
   }
-  if (!ok) {
-    OnClientGone();
-  } else if (waited > absl::ZeroDuration()) {
-    front_end_->metrics->OnBackpressure(waited);
-  }
+  if (waited > absl::ZeroDuration()) front_end_->metrics->OnBackpressure(waited);
   Pump();
 }
 
@@ -396,8 +384,8 @@ void GenerateStream::OnDone() {
             front_end_);
   if (admitted_) {
     front_end_->metrics->OnStreamClosed();
-    front_end_->admission->Leave(
-        request_size_);  // the last: whoever sees the server idle finds it counted
+    // The last: whoever sees the server idle finds it counted.
+    front_end_->admission->Leave(request_size_);
   }
   const std::shared_ptr<GenerateStream> last = std::move(self_);  // a job may still hold another
 }

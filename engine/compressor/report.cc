@@ -104,8 +104,7 @@ std::string TotalsText(const CompressionReport& report) {
   std::string text = absl::StrFormat(
       "# Latents of %s\n\n%s; calibrated on %s, %s tokens, in %.0f s%s.\n\n"
       "%.1f bytes per token%s, all scales counted; the uncompressed 16-bit cache takes %.0f: a "
-      "ratio "
-      "of %.2f. A sequence keeps %s more while it is at work (exact first tokens, the page "
+      "ratio of %.2f. A sequence keeps %s more while it is at work (exact first tokens, the page "
       "that is being filled).\n\n"
       "| tokens of a sequence | cache | uncompressed | ratio |\n|---|---|---|---|\n",
       report.model, report.method, report.calibration,

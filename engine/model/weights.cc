@@ -144,10 +144,9 @@ absl::Status CheckMemory(const Checkpoint& checkpoint, Ops& ops) {
     }
   }
   if (bytes <= MachineMemory()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the weights of ", config.num_layers, " layers take ",
-                   FormatBytes(static_cast<double>(bytes)), " of memory, this machine has ",
-                   FormatBytes(static_cast<double>(MachineMemory()))));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the weights, ", config.num_layers, " layers, take ", FormatBytes(static_cast<double>(bytes)),
+      " of memory, this machine has ", FormatBytes(static_cast<double>(MachineMemory()))));
 }
 
 // What the attention of all layers shares.

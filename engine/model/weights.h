@@ -67,7 +67,8 @@ struct WeightOptions {
 
 // Prepares every weight and every layer's attention for `ops`. NOT_FOUND names a missing tensor;
 // UNIMPLEMENTED a type or path that the backend has no kernel for; INVALID_ARGUMENT a latent
-// layer's factor or bias that is not finite.
+// layer's factor or bias that is not finite. RESOURCE_EXHAUSTED: the device computes in the
+// machine's memory, and the weights take more than that.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const WeightOptions& options,
                                          Ops& ops);
 

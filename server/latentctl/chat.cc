@@ -102,18 +102,19 @@ class Asker {
  public:
   explicit Asker(Client* client) : client_(client) {}
 
-  Answer Ask(const v1::GenerateRequest& request) {
-    Cancellation cancellation;
-    SetRunning(&cancellation);
-    Answer answer = AskAndPrint(client_, request, absl::InfiniteFuture(), &cancellation);
+  Answer Ask(const v1::GenerateRequest& request, Cancellation* cancellation) {
+    SetRunning(cancellation);
+    Answer answer = AskAndPrint(client_, request, absl::InfiniteFuture(), cancellation);
     SetRunning(nullptr);
     return answer;
   }
 
   // From any thread. The terminal has already thrown away the line that was being typed.
   void Interrupt() {
-    MutexLock lock(&mu_);
-    if (running_ != nullptr) return running_->Cancel();
+    {
+      MutexLock lock(&mu_);  // also during Cancel: once Ask has returned, *running_ may be gone
+      if (running_ != nullptr) return running_->Cancel();
+    }
     std::printf("\n[Ctrl-D or /quit ends the chat]\n%s", kPrompt);
     std::fflush(stdout);
   }
@@ -197,12 +198,13 @@ absl::Status ChatCommand(Arguments args) {
     v1::GenerateRequest request;
     *request.mutable_chat() = conversation.chat();
     request_flags.Apply(&request);
-    const Answer answer = asker.Ask(request);
+    Cancellation cancellation;
+    const Answer answer = asker.Ask(request, &cancellation);
     if (!answer.status.ok()) {
       if (!interactive) return answer.status;
       std::fprintf(stderr, "[%s]\n",
-                   absl::IsCancelled(answer.status) ? "stopped; the question is forgotten"
-                                                    : std::string(answer.status.message()).c_str());
+                   cancellation.cancelled() ? "stopped; the question is forgotten"
+                                            : std::string(answer.status.message()).c_str());
       conversation.DropQuestion();
       continue;
     }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -69,10 +70,16 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
 
 }  // namespace
 
+// Cancel and Watch call TryCancel under the lock: the context lives only until Watch(nullptr).
 void Cancellation::Cancel() {
   MutexLock lock(&mu_);
   cancelled_ = true;
   if (context_ != nullptr) context_->TryCancel();
+}
+
+bool Cancellation::cancelled() const {
+  MutexLock lock(&mu_);
+  return cancelled_;
 }
 
 void Cancellation::Watch(grpc::ClientContext* context) {
@@ -111,6 +118,9 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time dea
   grpc::ClientContext context;
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   if (cancellation != nullptr) cancellation->Watch(&context);
+  const absl::Cleanup over = [cancellation] {
+    if (cancellation != nullptr) cancellation->Watch(nullptr);
+  };
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
       stub_->stub->Generate(&context, request);
   v1::GenerateResponse message;
@@ -121,9 +131,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, absl::Time dea
       context.TryCancel();
     }
   }
-  absl::Status status = FromGrpc(reader->Finish());
-  if (cancellation != nullptr) cancellation->Watch(nullptr);
-  return status;
+  return FromGrpc(reader->Finish());
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {

@@ -21,12 +21,13 @@ namespace latentd {
 class Cancellation {
  public:
   void Cancel();
+  bool cancelled() const;  // whether Cancel was called
 
  private:
   friend class Client;
   void Watch(grpc::ClientContext* context);  // null: over
 
-  Mutex mu_;
+  mutable Mutex mu_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -71,7 +71,7 @@ std::string ToJsonLine(const Answer& answer) {
                                  {"token_ids", answer.token_ids},
                                  {"reason", v1::Finish::Reason_Name(ReasonOf(answer))}};
   if (!answer.status.ok()) json["error"] = answer.status.message();
-  json["ttft_ms"] = absl::ToDoubleMilliseconds(answer.first_token);
+  if (!answer.token_ids.empty()) json["ttft_ms"] = absl::ToDoubleMilliseconds(answer.first_token);
   if (answer.finish.reason() != v1::Finish::REASON_UNSPECIFIED) {
     json["prefill_tokens_per_s"] = answer.prefill_tokens_per_s();
     json["decode_tokens_per_s"] = answer.decode_tokens_per_s();

@@ -1,8 +1,10 @@
 #include "engine/open_model.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
+#include "base/machine_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/tiny_model.h"
@@ -70,15 +72,19 @@ TEST(OpenModel, DummyWeightsCompute) {
 }
 
 TEST(OpenModel, LayersThatTheMachineCannotHoldAreRefused) {
+  // 4096 layers of 7 square matrices of 16-bit numbers: more than twice the machine's memory.
+  const double numbers = static_cast<double>(MachineMemory()) / (4096 * 7);
+  const int dims = 64 * (static_cast<int>(std::sqrt(numbers) / 64) + 1);
   const std::string model = WriteTinyModel({}) + "/vast.json";
   std::ofstream(model) << R"({
-    "architectures": ["LlamaForCausalLM"], "vocab_size": 10, "num_hidden_layers": 4096, "hidden_size": 4096,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5, "hidden_act": "silu"})";
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 10, "num_hidden_layers": 4096,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu",)"
+                       << "\"hidden_size\": " << dims << ", \"intermediate_size\": " << dims << "}";
   const auto opened = OpenModel({.model = model, .dummy_weights = true, .threads = 1}, 1);
   EXPECT_TRUE(absl::IsResourceExhausted(opened.status())) << opened.status();
   EXPECT_THAT(std::string(opened.status().message()),
-              ContainsRegex("the weights of 4096 layers take .* of memory, this machine has "));
+              ContainsRegex("the weights, 4096 layers, take .* of memory, this machine has "));
 }
 
 TEST(OpenModel, DummyLatentsSayWhatTheyTake) {

@@ -188,6 +188,24 @@ TEST(GenerateStreamTest, TheRpcDeadlineEndsRunningAndWaitingWork) {
             fixture.Metric("latentd_deadline_exceeded_total"));
 }
 
+// Its client has no timer of its own, which could run out long before the server's.
+TEST(GenerateStreamTest, ADeadlineThatPassesDuringAStepIsCountedAsOne) {
+  ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(400))}});
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(fixture.server().address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.AddMetadata("grpc-timeout", "1000m");
+  const auto stream = stub->Generate(&context, TextRequest("late", 4000));
+  v1::GenerateResponse message;
+  while (stream->Read(&message)) {
+  }
+  EXPECT_FALSE(stream->Finish().ok());
+  EXPECT_TRUE(fixture.BecomesIdle());
+  EXPECT_EQ(fixture.Metric("latentd_deadline_exceeded_total"), 1);
+  EXPECT_EQ(fixture.Metric("latentd_requests_cancelled_total"), 0);
+  EXPECT_EQ(fixture.Metric("latentd_requests_total", "code", "DEADLINE_EXCEEDED"), 1);
+}
+
 TEST(GenerateStreamTest, AnIdIsTakenWhileItsRequestRunsAndFreeAfterwards) {
   ServerFixture fixture({.engine = {.on_step = SlowSteps(absl::Milliseconds(1))}});
   v1::GenerateRequest request = TextRequest("same id", 2000);

@@ -111,11 +111,10 @@ TEST(ServerTest, ARefusalForWantOfRoomSaysWhenToTryAgain) {
   const auto running = stub->Generate(&running_context, TextRequest("running", 3000));
   ASSERT_TRUE(running->Read(&message));
   const auto waiting = stub->Generate(&waiting_context, TextRequest("waiting", 3000));
-  ServeStats stats;
-  do {
-    absl::SleepFor(absl::Milliseconds(1));
-    stats = fixture.loop().stats();
-  } while (stats.running < 1 || stats.waiting < 1);
+  ASSERT_TRUE(ComesTrue([&] {
+    const ServeStats stats = fixture.loop().stats();
+    return stats.running == 1 && stats.waiting == 1;
+  }));
 
   const grpc::Status refused = drain(*stub->Generate(&refused_context, TextRequest("late", 1)));
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
@@ -233,9 +232,7 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   const auto handled = [&] {
     return fixture.Metric("grpc_server_handled_total", "grpc_method", "GetModel");
   };
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);  // counted after the answer is sent
-  while (handled() < 1 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(handled(), 1);
+  EXPECT_TRUE(ComesTrue([&] { return handled() == 1; }));  // counted after the answer is sent
   EXPECT_EQ(fixture.Metric("latentd_kv_compression_ratio"), 4);
   fixture.server().RefreshMetrics();
   EXPECT_EQ(fixture.Metric("latentd_kv_bytes", "state", "free"), 64 * 64 * 2 + 64 * 100);

@@ -68,14 +68,21 @@ double ServerFixture::Metric(const std::string& name, const std::string& label,
 }
 
 bool ServerFixture::BecomesIdle() {
-  const absl::Time deadline = absl::Now() + absl::Seconds(1);
-  for (;;) {
+  const auto idle = [this] {
     const ServeStats stats = loop_->stats();
-    const bool idle = server_->streams_open() == 0 && stats.running == 0 && stats.waiting == 0 &&
-                      stats.blocks_used == 0;
-    if (idle || absl::Now() > deadline) return idle;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return server_->streams_open() == 0 && stats.running == 0 && stats.waiting == 0 &&
+           stats.blocks_used == 0;
+  };
+  return ComesTrue(idle, absl::Seconds(1));
+}
+
+bool ComesTrue(const std::function<bool()>& condition, absl::Duration time) {
+  const absl::Time deadline = absl::Now() + time;
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
   }
+  return true;
 }
 
 v1::GenerateRequest TextRequest(const std::string& text, int max_tokens) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,6 +79,9 @@ class ServerFixture {
 
 // A request for `max_tokens` tokens after a text, drawn greedily, end-of-sequence ignored.
 v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);
+
+// Whether the condition holds within the time.
+bool ComesTrue(const std::function<bool()>& condition, absl::Duration time = absl::Seconds(20));
 
 // A step that takes so long.
 std::function<absl::Status(int64_t, const Batch&)> SlowSteps(absl::Duration duration);
