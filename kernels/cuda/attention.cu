@@ -247,10 +247,8 @@ __global__ void __launch_bounds__(kThreads)
   attend.Write(split);
 }
 
-using Kernel = void (*)(AttendArguments);
-
 struct KernelChoice {
-  Kernel kernel;
+  void (*kernel)(AttendArguments);
   int tiles, value_tiles;
 };
 

@@ -22,16 +22,18 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
                                         {.dims = 96, .codec = Codec::kInt2}};
   for (const int head_dim : {64, 128}) {
     for (const int q_per_kv : {1, 3, 4, 8}) {
-      for (const bool mixed : {false, true}) {  // with all that a layer can keep beside its blocks
+      for (const bool mixed : {false, true}) {
+        // Something of all that a layer can keep beside its blocks.
+        const bool more = mixed || q_per_kv >= 4;
         const AttentionShape shape = {.path = AttentionPath::kReconstruct,
                                       .num_heads = 6 * q_per_kv,
                                       .num_kv_heads = 6,
                                       .head_dim = head_dim,
                                       .k = mixed ? mixed_k : One(160, Codec::kInt4),
                                       .v = mixed ? mixed_v : One(176, Codec::kInt4),
-                                      .sinks = mixed ? 4 : 0,
-                                      .own_page = mixed,
-                                      .k_norm = mixed};
+                                      .sinks = more ? 4 : 0,
+                                      .own_page = more,
+                                      .k_norm = more};
         SCOPED_TRACE(testing::Message()
                      << "head_dim " << head_dim << " q_per_kv " << q_per_kv << " mixed " << mixed);
         ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
