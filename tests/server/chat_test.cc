@@ -80,7 +80,19 @@ class ChatTerminal {
   std::string shown_;
 };
 
-TEST(ChatTest, CtrlCAtThePromptForgetsTheLineAndCtrlDEnds) {
+class ChatTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int ours, theirs;
+    if (openpty(&ours, &theirs, nullptr, nullptr, nullptr) != 0) {
+      GTEST_SKIP() << "this machine gives no pseudo-terminals";
+    }
+    close(ours);
+    close(theirs);
+  }
+};
+
+TEST_F(ChatTest, CtrlCAtThePromptForgetsTheLineAndCtrlDEnds) {
   ServerFixture fixture;
   ChatTerminal chat(fixture.server().address());
   ASSERT_TRUE(chat.Shows("> "));
@@ -95,7 +107,7 @@ TEST(ChatTest, CtrlCAtThePromptForgetsTheLineAndCtrlDEnds) {
   EXPECT_EQ(chat.ExitCode(), 0);
 }
 
-TEST(ChatTest, CtrlCStopsAnAnswerAloneAlsoBeforeItsFirstToken) {
+TEST_F(ChatTest, CtrlCStopsAnAnswerAloneAlsoBeforeItsFirstToken) {
   absl::Notification go_on;
   ServerFixture fixture({.engine = {.on_step = [&](int64_t, const Batch&) {
                            go_on.WaitForNotification();
@@ -131,7 +143,7 @@ class CancellingService final : public v1::Generation::Service {
   }
 };
 
-TEST(ChatTest, ACancelOfTheServersIsShownAsItsError) {
+TEST_F(ChatTest, ACancelOfTheServersIsShownAsItsError) {
   CancellingService service;
   int port = 0;
   grpc::ServerBuilder builder;
