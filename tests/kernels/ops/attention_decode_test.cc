@@ -12,7 +12,47 @@ namespace {
 
 using AttentionDecodeTest = OpsTest;
 
-// That groups of heads share: what decode steps are made of.
+// Latents that groups of heads share: what decode steps are made of. `keeps`: with something of all
+// that a layer can keep beside its blocks.
+void ExpectAgreesOnGroups(const std::vector<Segment>& k, const std::vector<Segment>& v, bool biases,
+                          bool keeps) {
+  for (const int head_dim : {64, 128}) {
+    for (const int q_per_kv : {1, 3, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " q_per_kv " << q_per_kv
+                                      << " segments of K " << k.size());
+      ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                                 .num_heads = 6 * q_per_kv,
+                                 .num_kv_heads = 6,
+                                 .head_dim = head_dim,
+                                 .k = k,
+                                 .v = v,
+                                 .biases = biases && q_per_kv != 3,
+                                 .sinks = keeps ? 4 : 0,
+                                 .own_page = keeps,
+                                 .k_norm = keeps},
+                                {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
+    }
+  }
+}
+
+// Of four heads that share one latent.
+void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biases, int window) {
+  SCOPED_TRACE(testing::Message() << "K " << k_dims << " " << Info(k).name << " V " << v_dims << " "
+                                  << Info(v).name << " biases " << biases << " window " << window);
+  ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                             .num_heads = 4,
+                             .num_kv_heads = 4,
+                             .head_dim = 128,
+                             .k_latent_heads = 1,
+                             .v_latent_heads = 1,
+                             .k = One(k_dims, k),
+                             .v = One(v_dims, v),
+                             .rope_pairs = window > 0 ? 48 : 0,
+                             .biases = biases,
+                             .window = window},
+                            {1500, 1, 64}, 1, PlanKinds());
+}
+
 TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> mixed_k = {{.dims = 48, .codec = Codec::kInt4},
                                         {.dims = 32, .codec = Codec::kInt3},
@@ -20,40 +60,13 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
                                         {.dims = 16, .codec = Codec::kInt3},
                                         {.dims = 96, .codec = Codec::kInt2}};
-  for (const int head_dim : {64, 128}) {
-    for (const int q_per_kv : {1, 3, 4, 8}) {
-      for (const bool mixed : {false, true}) {
-        // Something of all that a layer can keep beside its blocks.
-        const bool more = mixed || q_per_kv >= 4;
-        const AttentionShape shape = {.path = AttentionPath::kReconstruct,
-                                      .num_heads = 6 * q_per_kv,
-                                      .num_kv_heads = 6,
-                                      .head_dim = head_dim,
-                                      .k = mixed ? mixed_k : One(160, Codec::kInt4),
-                                      .v = mixed ? mixed_v : One(176, Codec::kInt4),
-                                      .sinks = more ? 4 : 0,
-                                      .own_page = more,
-                                      .k_norm = more};
-        SCOPED_TRACE(testing::Message()
-                     << "head_dim " << head_dim << " q_per_kv " << q_per_kv << " mixed " << mixed);
-        ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
-      }
-    }
-  }
+  ExpectAgreesOnGroups(One(160, Codec::kInt4), One(176, Codec::kInt4), /*biases=*/false,
+                       /*keeps=*/false);
+  ExpectAgreesOnGroups(One(160, Codec::kInt4), mixed_v, /*biases=*/false, /*keeps=*/true);
+  ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/false, /*keeps=*/true);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
-      SCOPED_TRACE(testing::Message() << Info(codec).name << " window " << window);
-      ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
-                                 .num_heads = 4,
-                                 .num_kv_heads = 4,
-                                 .head_dim = 128,
-                                 .k_latent_heads = 1,
-                                 .v_latent_heads = 1,
-                                 .k = One(256, codec),
-                                 .v = One(384, codec),
-                                 .rope_pairs = window > 0 ? 48 : 0,
-                                 .window = window},
-                                {1500, 1, 64}, 1, PlanKinds());
+      ExpectAgreesOnOneGroup(256, codec, 384, codec, /*biases=*/false, window);
     }
   }
 }
@@ -69,49 +82,16 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
                                         {.dims = 80, .codec = Codec::kInt8},
                                         {.dims = 64, .codec = Codec::kInt4},
                                         {.dims = 16, .codec = Codec::kInt2}};
-  for (const int head_dim : {64, 128}) {
-    for (const int q_per_kv : {1, 3, 4, 8}) {
-      for (const bool mixed : {false, true}) {  // with all that a layer can keep beside its blocks
-        const AttentionShape shape = {.path = AttentionPath::kReconstruct,
-                                      .num_heads = 6 * q_per_kv,
-                                      .num_kv_heads = 6,
-                                      .head_dim = head_dim,
-                                      .k = mixed ? mixed_k : One(160, Codec::kInt8),
-                                      .v = mixed ? mixed_v : One(176, Codec::kInt8),
-                                      .biases = mixed && q_per_kv != 3,
-                                      .sinks = mixed ? 4 : 0,
-                                      .own_page = mixed,
-                                      .k_norm = mixed};
-        SCOPED_TRACE(testing::Message()
-                     << "head_dim " << head_dim << " q_per_kv " << q_per_kv << " mixed " << mixed);
-        ExpectAgreesWithReference(shape, {0, 1, 63, 64, 65, 260}, 1, PlanKinds());
-      }
-    }
-  }
-  const auto expect = [](int k_dims, Codec k, int v_dims, Codec v, bool biases, int window) {
-    SCOPED_TRACE(testing::Message()
-                 << "K " << k_dims << " " << Info(k).name << " V " << v_dims << " " << Info(v).name
-                 << " biases " << biases << " window " << window);
-    ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
-                               .num_heads = 4,
-                               .num_kv_heads = 4,
-                               .head_dim = 128,
-                               .k_latent_heads = 1,
-                               .v_latent_heads = 1,
-                               .k = One(k_dims, k),
-                               .v = One(v_dims, v),
-                               .rope_pairs = window > 0 ? 48 : 0,
-                               .biases = biases,
-                               .window = window},
-                              {1500, 1, 64}, 1, PlanKinds());
-  };
+  ExpectAgreesOnGroups(One(160, Codec::kInt8), One(176, Codec::kInt8), /*biases=*/false,
+                       /*keeps=*/false);
+  ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/true, /*keeps=*/true);
   for (const int window : {0, 100}) {
-    expect(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
-    expect(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);
-    expect(256, Codec::kInt4, 256, Codec::kInt4, /*biases=*/true, window);
-    expect(128, Codec::kF16, 144, Codec::kF16, /*biases=*/true, window);
+    ExpectAgreesOnOneGroup(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
+    ExpectAgreesOnOneGroup(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);
+    ExpectAgreesOnOneGroup(256, Codec::kInt4, 256, Codec::kInt4, /*biases=*/true, window);
+    ExpectAgreesOnOneGroup(128, Codec::kF16, 144, Codec::kF16, /*biases=*/true, window);
     for (const Codec min_max : {Codec::kMinMax4, Codec::kMinMax3, Codec::kMinMax2}) {
-      expect(112, min_max, 128, Codec::kInt3, /*biases=*/false, window);
+      ExpectAgreesOnOneGroup(112, min_max, 128, Codec::kInt3, /*biases=*/false, window);
     }
   }
 }
