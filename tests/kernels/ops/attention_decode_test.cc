@@ -60,8 +60,6 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
                                         {.dims = 16, .codec = Codec::kInt3},
                                         {.dims = 96, .codec = Codec::kInt2}};
-  ExpectAgreesOnGroups(One(160, Codec::kInt4), One(176, Codec::kInt4), /*biases=*/false,
-                       /*keeps=*/false);
   ExpectAgreesOnGroups(One(160, Codec::kInt4), mixed_v, /*biases=*/false, /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/false, /*keeps=*/true);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
