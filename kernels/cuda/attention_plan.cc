@@ -165,8 +165,10 @@ absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpe
   const KeyFactorValues factors = MakeKeyFactors(spec, kind, heads);
   ASSIGN_OR_RETURN(key_factors_, DeviceArray<uint8_t>::CopyOf(device, factors.values));
   ASSIGN_OR_RETURN(key_factor_scales_, DeviceArray<float>::CopyOf(device, factors.scales));
+  ASSIGN_OR_RETURN(page_turns_, DeviceArray<uint16_t>::CopyOf(device, MakePageTurns(spec, kind)));
   view_.key_factors = {.values = key_factors_.data(),
                        .scales = key_factor_scales_.data(),
+                       .page_turns = page_turns_.data(),
                        .unit_bytes = KeyFactorBytes(spec, kind, heads)};
   return absl::OkStatus();
 }

@@ -33,6 +33,7 @@ class CudaAttentionPlan final : public AttentionPlan {
   DeviceArray<uint32_t> k_up_fragments_;
   DeviceArray<uint8_t> key_factors_;
   DeviceArray<float> key_factor_scales_;
+  DeviceArray<uint16_t> page_turns_;
   PlanView view_;
 };
 }  // namespace latentd

@@ -8,6 +8,7 @@
 #include "kernels/cuda/code_values.cuh"
 #include "kernels/cuda/decode_tiles.cuh"
 #include "kernels/cuda/decode_work.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/page_tile.cuh"
 
@@ -197,8 +198,10 @@ class DecodeSums {
     }
   }
 
-  // The partial results [queries][2 + dims] of all pages since Begin.
-  __device__ __forceinline__ void Write(float* place) const {
+  // The partial results [queries][2 + dims] of all pages since Begin. `staged`: as many floats of
+  // shared memory that nobody else uses: so they go to `place` in rows, and not in words here and
+  // there as the threads have them.
+  __device__ __forceinline__ void Write(float* staged, float* place) const {
     const int size = 2 + plane_.dims, quad = lane_ % 4;
 #pragma unroll
     for (int i = 0; i < kQueriesOfWarp; ++i) {
@@ -206,8 +209,8 @@ class DecodeSums {
       if (query >= queries_) break;
       const float sum = WarpSum(sum_[i]);
       if (lane_ == 0) {
-        place[query * size] = sum == sum ? largest_[i] : 0.0f;
-        place[query * size + 1] = sum;
+        staged[query * size] = sum == sum ? largest_[i] : 0.0f;
+        staged[query * size + 1] = sum;
       }
     }
 #pragma unroll
@@ -230,12 +233,17 @@ class DecodeSums {
           for (int e = 0; e < 2; ++e) {
             const int query = 8 * n + 2 * quad + e;
             if (query >= queries_) continue;
-            float* to = place + query * size + 2 + of_product;
+            float* to = staged + query * size + 2 + of_product;
             to[0] = sums_[h][j][n].x[e] * unit;
             to[8] = sums_[h][j][n].x[2 + e] * unit;
           }
         }
       }
+    }
+    WaitForOthers(1, kThreads);
+    const auto* from = reinterpret_cast<const float2*>(staged);
+    for (int i = threadIdx.x % kThreads; i < queries_ * size / 2; i += kThreads) {
+      reinterpret_cast<float2*>(place)[i] = from[i];
     }
   }
 

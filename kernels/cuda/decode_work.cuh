@@ -68,6 +68,11 @@ __device__ inline void CountPages(const PlanView& plan, const StepView& step, in
   __syncthreads();
 }
 
+// Of the partial results of a piece.
+__host__ __device__ inline int PieceBytes(const PlanView& plan) {
+  return plan.num_heads / plan.decode.units * (2 + plan.coded.v.dims) * 4;
+}
+
 // A value that all lanes have alike, so that the compiler knows it.
 __device__ inline int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 

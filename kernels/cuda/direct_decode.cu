@@ -49,7 +49,7 @@ struct DirectParts {
       at += (bytes + 127) / 128 * 128;
       return begin;
     };
-    stage = take(stages * stage_bytes);
+    stage = take(max(stages * stage_bytes, PieceBytes(plan)));
     query = take(plan.coded.k.dims / kTileDims * query_tiles * 32 * 8);
     scores = take(queries * kScoreStride * 4);
     sums = take(SumsParts(kBlockThreads / 32, query_tiles, plan.coded.v.num_segments).bytes);
@@ -256,8 +256,10 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
       if (++stage == p.stages) stage = 0;
     }
     const int64_t place = line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
-    sums.Write(p.partials + place * parts.queries * (2 + p.plan.coded.v.dims));
     WaitForFetches(0);
+    __syncthreads();  // the last page was read
+    sums.Write(reinterpret_cast<float*>(memory + parts.stage),
+               p.partials + place * parts.queries * (2 + p.plan.coded.v.dims));
     __syncthreads();  // before the next piece's pages and queries
   }
 }

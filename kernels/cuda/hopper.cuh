@@ -55,6 +55,11 @@ __device__ inline void FenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
+// Before a bulk copy to shared memory that the calling thread has written to.
+__device__ inline void FenceBulkCopies() {
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
 // Copies a multiple of 16 bytes to shared memory in the background; both are aligned to 16.
 __device__ inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarrier& barrier) {
   asm volatile(

@@ -117,7 +117,7 @@ struct DecodeParts {
       at += (bytes + 127) / 128 * 128;
       return begin;
     };
-    stage = take(stages * stage_bytes);
+    stage = take(max(stages * stage_bytes, PieceBytes(plan)));
     turned = take(kRing * queries * query_stride);
     query = take(queries * plan.head_dim * 4);
     scores = take(kRing * queries * kScoreStride * 4);

@@ -31,23 +31,14 @@ struct KeyGroup {
         lane_(threadIdx.x % 32),
         // Rows lane / 4 and 8 below are neighbouring tokens: so a thread loads both at once.
         token_(16 * (threadIdx.x / 32 % 4) + 2 * (lane_ / 4)) {
-    const PlanView& plan = p.plan;
+    const auto* turns =
+        reinterpret_cast<const uint4*>(p.plan.key_factors.page_turns) + threadIdx.x % kGroupThreads;
+    static_assert(sizeof(KeyTurn<kKind>) == sizeof(uint4));
 #pragma unroll
     for (int b = 0; b < kPairBlocks; ++b) {
       if (!kInt8 && b % kKeyGroups != group) continue;  // the other warpgroup's
-      KeyTurn<kKind> turn;
-      for (int i = 0; i < 2; ++i) {
-        float cos[2], sin[2];
-        for (int e = 0; e < 2; ++e) {
-          const int pair = 8 * b + lane_ % 4 * 2 + e;
-          const bool turns = pair < plan.pairs;
-          cos[e] = turns ? plan.cos[(token_ + i) * plan.pairs + pair] : 1.0f;
-          sin[e] = turns ? plan.sin[(token_ + i) * plan.pairs + pair] : 0.0f;
-        }
-        turn.cos[i] = Numbers::Of(cos[0], cos[1]);
-        turn.sin[i] = Numbers::Of(sin[0], sin[1]);
-      }
-      KeepTurn(b, turn);
+      const uint4 turn = __ldg(turns + b * kGroupThreads);
+      KeepTurn(b, *reinterpret_cast<const KeyTurn<kKind>*>(&turn));
     }
     // Each warpgroup reads what the other has written.
     if constexpr (!kInt8) WaitForOthers(2, kKeyGroups * kGroupThreads);

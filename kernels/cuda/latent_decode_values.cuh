@@ -29,8 +29,7 @@ struct ValueGroup {
 
   // `load`: whether the block's factors are another unit's, or none yet.
   __device__ __forceinline__ void Run(const Piece& piece, const DecodeLine& line, bool load) {
-    if (load && thread_ == 0) LoadFactors(piece.unit);
-    Begin(piece);
+    Begin(piece, load);
     for (int j = 0; j < piece.count; ++j) Page(piece, j);
     Write(piece, line);
   }
@@ -72,13 +71,14 @@ struct ValueGroup {
     }
   }
 
-  __device__ __forceinline__ void Begin(const Piece& piece) {
+  __device__ __forceinline__ void Begin(const Piece& piece, bool load) {
     if (thread_ == 0) {
       const int count = min(piece.count, p_.stages);
       StagePlace place = place_;
       for (int j = 0; j < count; ++j, place.Advance(p_.stages)) {
         Fetch(piece, place.stage, BlockOf(piece, j));
       }
+      if (load) LoadFactors(piece.unit);
       next_block_ = BlockOf(piece, count);
     }
     LoadQueries(piece);
@@ -96,25 +96,33 @@ struct ValueGroup {
     const PlanView& plan = p_.plan;
     const int first = piece.unit * parts_.queries;
     const int64_t row = p_.step.cu_q_lens[piece.sequence];
-    for (int query = warp_; query < parts_.queries; query += kValueThreads / 32) {
-      const int head = first + query;
+    constexpr int kWarps = kValueThreads / 32, kOfWarp = (8 * kQueryTiles + kWarps - 1) / kWarps;
+    float2 values[kOfWarp][kPairs / 32];
+#pragma unroll
+    for (int n = 0; n < kOfWarp; ++n) {  // all loads first: they take as long as one
+      const int head = first + min(warp_ + n * kWarps, parts_.queries - 1);
       const float* q = p_.q + (row * plan.num_heads + head) * kHeadDim;
       const float* scales = plan.key_factors.scales + int64_t{head / parts_.per_kv} * kPairs;
-      float2 values[kPairs / 32];
-      float largest = 0.0f;
 #pragma unroll
       for (int i = 0; i < kPairs / 32; ++i) {
         const int pair = lane_ + 32 * i;
         const auto [x, y] = PairOf(plan.pairs, pair);
-        values[i] = {q[x] * scales[pair], q[y] * scales[pair]};
-        largest = fmaxf(largest, hypotf(values[i].x, values[i].y));
+        const float scale = __ldg(scales + pair);
+        values[n][i] = {__ldg(q + x) * scale, __ldg(q + y) * scale};
       }
+    }
+#pragma unroll
+    for (int n = 0; n < kOfWarp; ++n) {
+      const int query = warp_ + n * kWarps;
+      if (query >= parts_.queries) break;
+      float largest = 0.0f;
+      for (const float2& pair : values[n]) largest = fmaxf(largest, hypotf(pair.x, pair.y));
       largest = WarpMax(largest);
       const float inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
       auto* to = reinterpret_cast<float2*>(memory_ + parts_.query) + query * kPairs;
 #pragma unroll
       for (int i = 0; i < kPairs / 32; ++i) {
-        to[lane_ + 32 * i] = {values[i].x * inverse, values[i].y * inverse};
+        to[lane_ + 32 * i] = {values[n][i].x * inverse, values[n][i].y * inverse};
       }
       if (lane_ == 0) query_scales_[query] = largest * plan.softmax_scale * kLog2E;
     }
@@ -182,7 +190,9 @@ struct ValueGroup {
 
   __device__ __forceinline__ void Write(const Piece& piece, const DecodeLine& line) {
     const int64_t place = line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
-    sums_.Write(p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
+    sums_.Write(reinterpret_cast<float*>(memory_ + parts_.stage),
+                p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
+    FenceBulkCopies();
     WaitForOthers(1, kValueThreads);  // before the next piece's queries
   }
 

@@ -54,6 +54,9 @@ __host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
 struct KeyFactors {
   const uint8_t* values = nullptr;  // [units][unit_bytes]
   const float* scales = nullptr;    // [num_kv_heads][head_dim / 2]
+  // How far the keys of a page are turned beyond its start, alike for all pages: [head_dim /
+  // 16][128 threads] KeyTurns (latent_decode.cuh).
+  const uint16_t* page_turns = nullptr;
   int unit_bytes = 0;
 };
 

@@ -39,6 +39,7 @@ class PhaseBarrier {
 };
 
 inline void FenceBarriers() {}
+inline void FenceBulkCopies() {}
 
 inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarrier& barrier) {
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0 ||
