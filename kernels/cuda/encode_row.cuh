@@ -135,15 +135,17 @@ class SharedRows {
 
 // The third bits of a tile's codes: dim 4q + j in bit 4j + q, or by dim.
 __device__ inline uint16_t HighBits(const uint4& codes, bool dim_major) {
-  const uint32_t quads[] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t bits = 0;
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    const uint32_t high = quads[q] >> 2 & 0x01010101;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) bits |= (high >> 8 * j & 1) << (dim_major ? 4 * j + q : 4 * q + j);
+  constexpr uint32_t kThird = 0x01010101;
+  const uint32_t quads[] = {codes.x >> 2 & kThird, codes.y >> 2 & kThird, codes.z >> 2 & kThird,
+                            codes.w >> 2 & kThird};
+  if (dim_major) {
+    uint32_t bits = quads[0] | quads[1] << 1 | quads[2] << 2 | quads[3] << 3;  // half of each byte
+    bits |= bits >> 4;
+    return static_cast<uint16_t>((bits & 0xff) | (bits >> 8 & 0xff00));
   }
-  return static_cast<uint16_t>(bits);
+  constexpr uint32_t kTogether = 0x10204080;  // brings bit 8j to bit 28 + j
+  return static_cast<uint16_t>(quads[0] * kTogether >> 28 | quads[1] * kTogether >> 28 << 4 |
+                               quads[2] * kTogether >> 28 << 8 | quads[3] * kTogether >> 28 << 12);
 }
 
 // What the first warp has set as codes goes to `tiles`, a tile by each lane: what CodeAt of the
@@ -152,6 +154,7 @@ __device__ inline void PutCodes(int bits, bool dim_major, const SharedRows& rows
                                 int token) {
   const int words = bits == 8 ? 4 : bits == 4 ? 2 : 1;
   const int first = dim_major ? token : token * words, stride = dim_major ? kBlockTokens : 1;
+#pragma unroll 1
   for (int tile = RowLane(); tile < rows.tiles; tile += kRowLanes) {
     const uint4 codes = rows.CodesOf(tile);
     uint8_t* const to = tiles + tile * (kTileDims * kBlockTokens / 8 * bits);
