@@ -22,69 +22,70 @@ struct HeadCounts {
   unsigned per_kv_head = 1, per_unit = 1;
 };
 
-// The partial results of one query.
-struct Partials {
+// Rows that are summed up: the partial results of one query, or v_up.
+struct Rows {
   const float* first = nullptr;
-  int64_t stride = 0;
+  int stride = 0;
   int count = 0;
-  const float* own = nullptr;  // one more, or null
+  const float* last = nullptr;  // one more, or null
+  int column = 0;               // the first that is summed
 
-  __device__ int all() const { return count + (own != nullptr ? 1 : 0); }
-  __device__ const float* At(int i) const { return i < count ? first + i * stride : own; }
+  __device__ int all() const { return count + (last != nullptr ? 1 : 0); }
 };
 
 // A block's memory. Entries are the partial results, then the exact sinks.
 struct MergeMemory {
+  float* parts;    // [groups of threads][columns]
+  float* values;   // [v dims]
   float* scores;   // [entries]: the largest of each
   float* sums;     // [entries]: of weights under that
   float* weights;  // [entries]: of each under the largest of all
-  float* parts;    // [groups of threads][columns]
-  float* values;   // [v dims]
 
   static __host__ __device__ int PartFloats(int v_dims) {
     return v_dims > kThreads ? v_dims : kThreads;
   }
   static int Bytes(int entries, int v_dims) {
-    return static_cast<int>(sizeof(float)) * (3 * entries + PartFloats(v_dims) + v_dims);
+    return static_cast<int>(sizeof(float)) * (PartFloats(v_dims) + v_dims + 3 * entries);
   }
   __device__ MergeMemory(int entries, int v_dims)
-      : scores(reinterpret_cast<float*>(SharedMemory())),
+      : parts(reinterpret_cast<float*>(SharedMemory())),
+        values(parts + PartFloats(v_dims)),
+        scores(values + v_dims),
         sums(scores + entries),
-        weights(sums + entries),
-        parts(weights + entries),
-        values(parts + PartFloats(v_dims)) {}
+        weights(sums + entries) {}
 };
 
-// sums[c] = the sum of weights[i] * rows[i * stride + c] over i < count, and of weights[count] *
-// last[c] where there is `last`. One order, whatever else the block or the grid does. The block's
-// threads wait for one another; `parts` and `sums` are in shared memory.
-__device__ __forceinline__ void SumRows(const float* rows, int64_t stride, int count,
-                                     const float* last, const float* weights, int columns,
-                                     float* parts, float* sums) {
+// sums[c] = the sum over the rows of weights[i] * row i[column + c], in one order whatever else the block or
+// the grid does. The block's threads wait for one another. All but the rows is in shared memory.
+__device__ __forceinline__ void SumRows(const Rows& rows, const float* weights, int columns,
+                                        float* parts, float* sums) {
   constexpr int kAtOnce = 12;
   const int thread = static_cast<int>(threadIdx.x);
   // A group of threads, of a power of 2, takes every groups-th row.
   const int bits = min(max(32 - __clz(columns - 1), 5), 9);
-  const int width = 1 << bits, groups = kThreads >> bits, group = thread >> bits;
-  for (int column = thread & (width - 1); column < columns; column += width) {
-    float sum = last != nullptr && group == groups - 1 ? last[column] * weights[count] : 0.0f;
+  const int groups = kThreads >> bits, group = thread >> bits;
 #pragma unroll 1
-    for (int first = group; first < count; first += kAtOnce * groups) {
-      const float* at = rows + first * stride + column;
+  for (int column = thread & ((1 << bits) - 1); column < columns; column += kThreads) {
+    const int at = rows.column + column;
+    float sum = 0.0f;
+    if (rows.last != nullptr && group == 0) sum = rows.last[at] * weights[rows.count];
+#pragma unroll 1
+    for (int first = group; first < rows.count; first += kAtOnce * groups) {
       float x[kAtOnce];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        x[n] = first + n * groups < count ? *at : 0.0f;
-        at += groups * stride;
+        const int row = first + n * groups;
+        x[n] = row < rows.count ? rows.first[row * rows.stride + at] : 0.0f;
       }
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        if (first + n * groups < count) sum += x[n] * weights[first + n * groups];
+      for (int n = 0; n < kAtOnce; ++n) {  // weights past the last are multiplied by 0
+        sum += x[n] * weights[min(first + n * groups, rows.count - 1)];
       }
     }
     parts[group * columns + column] = sum;
   }
   __syncthreads();
+#pragma unroll 1
   for (int column = thread; column < columns; column += kThreads) {
     float sum = 0.0f;
 #pragma unroll 4
@@ -121,8 +122,13 @@ __device__ void ScoreSinks(const PlanView& plan, const Sinks& sinks, const float
     if (sinks.first <= n && n < sinks.end) {
       const __half* key = sinks.keys + n * plan.sink_dims;
       score = 0.0f;
-#pragma unroll 4
-      for (int i = lane; i < plan.head_dim; i += 32) score += q[i] * __half2float(key[i]);
+#pragma unroll 1
+      for (int first = lane; first < plan.head_dim; first += 128) {
+#pragma unroll
+        for (int i = first; i < first + 128; i += 32) {
+          if (i < plan.head_dim) score += q[i] * __half2float(key[i]);
+        }
+      }
 #pragma unroll 1
       for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(~0u, score, step);
       const float slope = plan.alibi_slopes == nullptr ? 0.0f : plan.alibi_slopes[head];
@@ -138,28 +144,30 @@ __host__ __device__ inline int Slices(const PlanView& plan) {
 
 // A block makes every gridDim.z-th slice of the output of one row and head.
 __device__ void Merge(const MergeArguments& p, unsigned per_kv_head, int sequence, int row,
-                      int position, int head, const Partials& partials) {
+                      int position, int head, const Rows& partials) {
   __shared__ float sink_parts[kWarps][kSliceDims], of_slice[kSliceDims];
-  __shared__ float all_weights, page_weights;
+  __shared__ float inverse, page_weights;
   const PlanView& plan = p.plan;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int v_dims = plan.coded.v.dims, head_dim = plan.head_dim;
+  const bool has_up = plan.v_up != nullptr;
   const int kv_head = static_cast<int>(static_cast<unsigned>(head) / per_kv_head);
   const int64_t at = (int64_t{row} * plan.num_heads + head) * head_dim;
   const int count = partials.all(), entries = count + plan.sinks;
   const MergeMemory memory(entries, v_dims);
   const Sinks sinks(p, sequence, position, kv_head);
-  const float* up = nullptr;
-  if (plan.v_up != nullptr) {  // on its way while weights are found
-    up = plan.v_up + int64_t{kv_head} * v_dims * head_dim;
+  const Rows up = {plan.v_up + kv_head * v_dims * head_dim, head_dim, v_dims};
+  if (has_up) {  // on its way while weights are found
+#pragma unroll 1
     for (int d = thread; d < v_dims; d += kThreads) {
-      Prefetch(up + int64_t{d} * head_dim + blockIdx.z * kSliceDims);
+      Prefetch(up.first + d * head_dim + blockIdx.z * kSliceDims);
     }
   }
 
 #pragma unroll 1
   for (int i = thread; i < count; i += kThreads) {
-    const float* partial = partials.At(i);
+    const float* partial =
+        (i < partials.count ? partials.first + i * partials.stride : partials.last) - 2;
     const float score = partial[0], sum = partial[1];
     memory.scores[i] = sum != 0.0f ? score : -INFINITY;  // 0: nothing seen
     memory.sums[i] = sum;
@@ -194,20 +202,18 @@ __device__ void Merge(const MergeArguments& p, unsigned per_kv_head, int sequenc
       all += __shfl_xor_sync(~0u, all, step);
       pages += __shfl_xor_sync(~0u, pages, step);
     }
-    all_weights = all;
+    inverse = 1.0f / all;
     page_weights = pages;
   }
 
-  // Rows of partial results and then of v_up, or slices of partial results alone.
-  const float* const own = partials.own == nullptr ? nullptr : partials.own + 2;
-  const int last_slice = Slices(plan), share = static_cast<int>(gridDim.z);
-  int slice = up != nullptr ? -1 : static_cast<int>(blockIdx.z);
+  // First the values as they are stored, where they go through v_up: the step before the slices.
+  const int slices = Slices(plan), first_slice = static_cast<int>(blockIdx.z);
 #pragma unroll 1
-  while (slice < last_slice) {
-    const bool reads_up = up != nullptr && slice >= 0;
-    const int from = max(slice, 0) * kSliceDims, i = from + lane;
-    const int columns = slice < 0 ? v_dims : min(kSliceDims, head_dim - from);
-    if (slice >= 0 && warp < plan.sinks) {
+  for (int slice = has_up ? -1 : first_slice; slice < slices;
+       slice = slice < 0 ? first_slice : slice + static_cast<int>(gridDim.z)) {
+    const bool output = slice >= 0;
+    const int from = output ? slice * kSliceDims : 0, i = from + lane;
+    if (output && warp < plan.sinks) {
       float sum = 0.0f;
 #pragma unroll 1
       for (int n = warp; n < sinks.end; n += kWarps) {
@@ -216,44 +222,41 @@ __device__ void Merge(const MergeArguments& p, unsigned per_kv_head, int sequenc
       }
       sink_parts[warp][lane] = sum;
     }
-    SumRows((reads_up ? up : partials.first + 2) + from, reads_up ? head_dim : partials.stride,
-            reads_up ? v_dims : partials.count,
-            reads_up || own == nullptr ? nullptr : own + from,
-            reads_up ? memory.values : memory.weights, columns, memory.parts,
-            slice < 0 ? memory.values : of_slice);
-    if (slice < 0) {
-      slice = static_cast<int>(blockIdx.z);
-      continue;
-    }
-    if (warp == 0 && i < head_dim) {
+    Rows rows = output && has_up ? up : partials;
+    rows.column = from;
+    SumRows(rows, output && has_up ? memory.values : memory.weights,
+            output ? min(kSliceDims, head_dim - from) : v_dims, memory.parts,
+            output ? of_slice : memory.values);
+    if (output && warp == 0 && i < head_dim) {
       float value = of_slice[lane];
-      if (up != nullptr && plan.v_bias != nullptr) {
+      if (has_up && plan.v_bias != nullptr) {
         value += page_weights * plan.v_bias[kv_head * head_dim + i];
       }
+#pragma unroll 1
       for (int n = 0; n < min(plan.sinks, kWarps); ++n) value += sink_parts[n][lane];
-      p.out[at + i] = value / all_weights;
+      p.out[at + i] = value * inverse;
     }
-    slice += share;
-    if (slice < last_slice) __syncthreads();  // sums were read
+    __syncthreads();  // sums were read
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     MergeSplits(const __grid_constant__ MergeArguments p, const HeadCounts heads) {
   const int local_row = blockIdx.x, head = blockIdx.y;
   const RowTile tile = TileOf(p.step, p.rows_per_tile, p.first_tile + local_row / p.rows_per_tile);
   const int row = local_row % p.rows_per_tile;
   if (row >= tile.rows || (p.decoded && IsDecoded(p.step, tile.sequence))) return;
   const int position = tile.position + row;
-  Partials partials;
+  Rows partials;
   partials.stride = 2 + p.plan.coded.v.dims;
   partials.first =
-      p.partials + (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
+      p.partials + 2 +
+      (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
   partials.count = min(p.max_splits, position / kSplitTokens + 1);
   Merge(p, heads.per_kv_head, tile.sequence, tile.first_row + row, position, head, partials);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     MergeDecoded(const __grid_constant__ MergeArguments p, const HeadCounts heads) {
   const PlanView& plan = p.plan;
   const int sequence = blockIdx.x, head = blockIdx.y;
@@ -271,20 +274,18 @@ __global__ void __launch_bounds__(kThreads)
   all = __reduce_add_sync(~0u, all);
   const unsigned unit = static_cast<unsigned>(head) / heads.per_unit;
   const unsigned query = static_cast<unsigned>(head) - unit * heads.per_unit;
-  const int64_t v_size = 2 + plan.coded.v.dims;
+  const int v_size = 2 + plan.coded.v.dims;
   const DecodeLine line(p.step.num_sequences, all, plan.decode.units, p.blocks);
   const unsigned begin = unit * line.pages + before, share = line.share;
   const unsigned first_block = begin / share;
-  Partials partials;
-  partials.stride = heads.per_unit * v_size;
-  partials.first =
-      p.partials +
-      line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence) *
-          partials.stride +
-      query * v_size;
+  const int place =
+      line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence);
+  Rows partials;  // values stand behind the score and the sum
+  partials.stride = static_cast<int>(heads.per_unit) * v_size;
+  partials.first = p.partials + 2 + int64_t{place} * partials.stride + query * v_size;
   partials.count = pages > 0 ? static_cast<int>((begin + pages - 1) / share - first_block) + 1 : 0;
   if (plan.own_page) {
-    partials.own = p.own_partials + (int64_t{sequence} * plan.num_heads + head) * v_size;
+    partials.last = p.own_partials + 2 + int64_t{sequence * plan.num_heads + head} * v_size;
   }
   Merge(p, heads.per_kv_head, sequence, p.step.cu_q_lens[sequence], p.step.kv_lens[sequence] - 1,
         head, partials);
