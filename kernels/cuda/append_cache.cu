@@ -1,14 +1,15 @@
 // A step's rows become codes in their blocks, 16-bit latents in their own pages, exact sinks in
 // their seats, and inverse norms of their keys.
 //
-// EncodeRows: 16 lanes a (row, segment); reads 4 bytes a value from memory once (then from the
-// first-level cache, four passes) and writes its code. A symmetric codec takes about 110
-// operations a value and 160 a lane for the folds of a row: arithmetic bounds a prefill, latency a
-// decode step. WriteKeyNorms: head_dim x dims multiplications a token, KV head and page kind, bound
+// EncodeRows: a CTA for a segment of two rows (encode_row.cuh); reads 4 bytes a value once and
+// writes its code. A symmetric codec takes about 100 operations a value: arithmetic bounds a
+// prefill, a decode step the fetching of instructions and latency. WriteKeyNorms: head_dim x dims multiplications a token, KV head and page kind, bound
 // by them and by shared memory in a prefill, in a decode step by reading k_up once. MovePages and
 // WriteSinks only copy, and only in the few steps that need them.
 
 #include "kernels/cuda/append_cache.h"
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "kernels/cache_view.h"
@@ -115,42 +116,48 @@ __host__ __device__ inline int NumPieces(const PageView& page) {
   return NumPieces(page.k) + NumPieces(page.v);
 }
 
-// Piece `piece` of a plane's row at `values`, which lacks the dims that pad a full head.
-template <TileOrder kOrder>
-__device__ inline void EncodePiece(const PlanView& plan, const PlaneView& plane, int piece,
-                                   const float* values, uint8_t* at, int token) {
-  const int head = piece / plane.num_segments;
-  const SegmentView& segment = plane.segments[piece % plane.num_segments];
-  const int width = plan.path == AttentionPath::kFull ? plan.head_dim : plane.dims;
-  const bool there = at != nullptr;
-  const RowSegment row(values + int64_t{head} * width + segment.first_dim,
-                       there ? min(width - segment.first_dim, segment.dims) : 0, segment.dims,
-                       there ? at + int64_t{head} * plane.head_bytes : nullptr, token);
-  EncodeSegment<kOrder>(segment, row);
+// The most dims of a piece.
+int LongestPiece(const PageView& page) {
+  int dims = 0;
+  for (const PlaneView* plane : {&page.k, &page.v}) {
+    for (int s = 0; s < plane->num_segments; ++s) dims = std::max(dims, plane->segments[s].dims);
+  }
+  return dims;
 }
 
-constexpr int kEncodeThreads = 128;
-constexpr int kRowsPerCta = kEncodeThreads / kRowLanes;
-
-// blockIdx.y: the piece, of the block's K plane, its V plane, then of the own page's.
+// blockIdx.x: two rows; blockIdx.y: the piece, of the block's K plane, its V plane, then of the own
+// page's. Shared memory: SharedRows.
 __global__ void __launch_bounds__(kEncodeThreads)
     EncodeRows(const __grid_constant__ AppendArguments p) {
-  const int row = static_cast<int>(blockIdx.x * kRowsPerCta + threadIdx.x / kRowLanes);
-  if (row - row % 2 >= p.step.num_rows) return;  // both halves of a warp, or none
+  const int row = static_cast<int>(blockIdx.x) * kEncodedRows + RowOfCta();
   int piece = static_cast<int>(blockIdx.y);
   const bool own = piece >= NumPieces(p.plan.coded);
   if (own) piece -= NumPieces(p.plan.coded);
   const PageView& page = own ? p.plan.own : p.plan.coded;
-  const TokenPlace place = row < p.step.num_rows ? PlaceOfRow(p, row, own) : TokenPlace{nullptr, 0};
-  const int key_pieces = NumPieces(page.k);
-  if (piece < key_pieces) {
-    EncodePiece<TileOrder::kDimMajor>(p.plan, page.k, piece, p.k + row * p.k_stride, place.page,
-                                      place.token);
-  } else {
-    uint8_t* at = place.page == nullptr ? nullptr : place.page + page.v_offset;
-    EncodePiece<TileOrder::kTokenMajor>(p.plan, page.v, piece - key_pieces, p.v + row * p.v_stride,
-                                        at, place.token);
+  const bool keys = piece < NumPieces(page.k);
+  if (!keys) piece -= NumPieces(page.k);
+  const PlaneView& plane = keys ? page.k : page.v;
+  int head = 0;
+  for (; piece >= plane.num_segments; piece -= plane.num_segments) ++head;
+  const SegmentView& segment = plane.segments[piece];
+
+  // A full head's row lacks the dims that pad it.
+  const int width = p.plan.path == AttentionPath::kFull ? p.plan.head_dim : plane.dims;
+  const bool there = row < p.step.num_rows;
+  const float* values = (keys ? p.k : p.v) + row * (keys ? p.k_stride : p.v_stride) +
+                        int64_t{head} * width + segment.first_dim;
+  const int count = there ? min(width - segment.first_dim, segment.dims) : 0;
+  const SharedRows rows(SharedMemory(), segment.dims);
+  const bool scaled = IsScaled(segment.codec);
+  if (scaled) rows.Load(values, count);
+  SegmentPlace to = {nullptr, 0};
+  if (there) {
+    const TokenPlace place = PlaceOfRow(p, row, own);
+    to = {place.page + (keys ? 0 : page.v_offset) + int64_t{head} * plane.head_bytes, place.token};
   }
+  if (!scaled) return PutWhole(segment, keys, values, count, to);
+  __syncthreads();  // rows are there
+  EncodeSegment(segment, keys, rows, to);
 }
 
 // ---- Key norms ----
@@ -341,13 +348,16 @@ void CudaAppendCache(CudaDevice& device, StepMemory& step, const AppendCachePara
                                      .sink_k = p.sink_k,
                                      .sink_v = p.sink_v};
   LaunchSeats(arguments, p.cache, device);
-  const int pieces = NumPieces(arguments.plan.coded) +
-                     (arguments.plan.own_page ? NumPieces(arguments.plan.own) : 0);
+  const PlanView& plan = arguments.plan;
+  const int pieces = NumPieces(plan.coded) + (plan.own_page ? NumPieces(plan.own) : 0);
+  const int longest =
+      std::max(LongestPiece(plan.coded), plan.own_page ? LongestPiece(plan.own) : 0);
   Launch(device, "append", EncodeRows,
-         {{NumCtas(arguments.step.num_rows, kRowsPerCta), static_cast<unsigned>(pieces)},
-          kEncodeThreads},
+         {.blocks = {NumCtas(arguments.step.num_rows, kEncodedRows), static_cast<unsigned>(pieces)},
+          .threads = kEncodeThreads,
+          .shared_bytes = SharedRows::Bytes(longest)},
          arguments);
-  if (arguments.plan.key_norms > 0) LaunchKeyNorms(arguments, device);
+  if (plan.key_norms > 0) LaunchKeyNorms(arguments, device);
 }
 
 }  // namespace latentd

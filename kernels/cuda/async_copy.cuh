@@ -22,4 +22,9 @@ __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kNewest) : "memory");
 }
 
+// Brings the line at `from` to the second-level cache in the background.
+__device__ inline void Prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
+}
+
 }  // namespace latentd

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/cache_tile.cuh"
 #include "kernels/cuda/decode_work.cuh"
@@ -9,219 +10,287 @@
 namespace latentd {
 namespace {
 
+// In a decode step a block runs its code once, from memory: loops stay loops, and what is done twice
+// is a function that is called.
+
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-
-// What the exact sinks give: their largest score, and each one's weight under it.
-struct SinkWeights {
-  float largest = -INFINITY, sum = 0.0f;
-};
-
-// scores [64] in shared memory; every thread gets the same.
-__device__ SinkWeights WeighSinks(const MergeArguments& p, const float* q, int head, int position,
-                                  const __half* keys, float* scores) {
-  const PlanView& plan = p.plan;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int kv_head = head / (plan.num_heads / plan.num_kv_heads);
-  const int first = plan.window > 0 ? max(0, position - plan.window + 1) : 0;
-  const int end = min(plan.sinks, position + 1);
-  const float slope = plan.alibi_slopes == nullptr ? 0.0f : plan.alibi_slopes[head] * kLog2E;
-  for (int n = warp; n < plan.sinks; n += kWarps) {
-    const __half* key = keys + n * plan.sink_dims + kv_head * plan.head_dim;
-    float sum = 0.0f;
-    if (first <= n && n < end) {
-      for (int i = lane; i < plan.head_dim; i += 32) sum += q[i] * __half2float(key[i]);
-    }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (lane == 0) {
-      scores[n] = first <= n && n < end ? sum * (plan.softmax_scale * kLog2E) +
-                                              slope * static_cast<float>(n - position)
-                                        : -INFINITY;
-    }
-  }
-  __syncthreads();
-  SinkWeights weights;
-  for (int n = 0; n < plan.sinks; ++n) weights.largest = fmaxf(weights.largest, scores[n]);
-  for (int n = first; n < end; ++n) weights.sum += exp2f(scores[n] - weights.largest);
-  return weights;
-}
-
-// The partial results of one query.
-struct Partials {
-  const float* first = nullptr;
-  int64_t stride = 0;
-  int count = 0;
-  const float* own = nullptr;  // one more, or null
-
-  __device__ int all() const { return count + (own != nullptr ? 1 : 0); }
-  __device__ const float* At(int i) const { return i < count ? first + i * stride : own; }
-};
-
-// Over the block's threads, given to all of them; they also wait for one another.
-__device__ float BlockMax(float value) {
-  __shared__ float warps[kWarps];
-  for (int step = 16; step > 0; step /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
-  }
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  for (const float part : warps) value = fmaxf(value, part);
-  return value;
-}
-__device__ float BlockSum(float value) {
-  __shared__ float warps[kWarps];
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = 0.0f;
-  for (const float part : warps) value += part;
-  return value;
-}
-
 constexpr int kSliceDims = 32;  // of a head's output, at once
+
+// Of the model: query heads of a KV head, and of a unit of decode attention.
+struct HeadCounts {
+  unsigned per_kv_head = 1, per_unit = 1;
+};
+
+// Rows that are summed up: the partial results of one query, or v_up.
+struct Rows {
+  const float* first = nullptr;
+  int stride = 0;
+  int count = 0;
+  const float* last = nullptr;  // one more, or null
+  int column = 0;               // the first that is summed
+
+  __device__ int all() const { return count + (last != nullptr ? 1 : 0); }
+};
+
+// A block's memory. Entries are the partial results, then the exact sinks.
+struct MergeMemory {
+  float* parts;    // [groups of threads][columns]
+  float* values;   // [v dims]
+  float* scores;   // [entries]: the largest of each
+  float* sums;     // [entries]: of weights under that
+  float* weights;  // [entries]: of each under the largest of all
+
+  static __host__ __device__ int PartFloats(int v_dims) {
+    return v_dims > kThreads ? v_dims : kThreads;
+  }
+  static int Bytes(int entries, int v_dims) {
+    return static_cast<int>(sizeof(float)) * (PartFloats(v_dims) + v_dims + 3 * entries);
+  }
+  __device__ MergeMemory(int entries, int v_dims)
+      : parts(reinterpret_cast<float*>(SharedMemory())),
+        values(parts + PartFloats(v_dims)),
+        scores(values + v_dims),
+        sums(scores + entries),
+        weights(sums + entries) {}
+};
+
+// sums[c] = the sum over the rows of weights[i] * row i[column + c], in one order whatever else the block or
+// the grid does. The block's threads wait for one another. All but the rows is in shared memory.
+__device__ __forceinline__ void SumRows(const Rows& rows, const float* weights, int columns,
+                                        float* parts, float* sums) {
+  constexpr int kAtOnce = 12;
+  const int thread = static_cast<int>(threadIdx.x);
+  // A group of threads, of a power of 2, takes every groups-th row.
+  const int bits = min(max(32 - __clz(columns - 1), 5), 9);
+  const int groups = kThreads >> bits, group = thread >> bits;
+#pragma unroll 1
+  for (int column = thread & ((1 << bits) - 1); column < columns; column += kThreads) {
+    const int at = rows.column + column;
+    float sum = 0.0f;
+    if (rows.last != nullptr && group == 0) sum = rows.last[at] * weights[rows.count];
+#pragma unroll 1
+    for (int first = group; first < rows.count; first += kAtOnce * groups) {
+      float x[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int row = first + n * groups;
+        x[n] = row < rows.count ? rows.first[row * rows.stride + at] : 0.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {  // weights past the last are multiplied by 0
+        sum += x[n] * weights[min(first + n * groups, rows.count - 1)];
+      }
+    }
+    parts[group * columns + column] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int column = thread; column < columns; column += kThreads) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int g = 0; g < groups; ++g) sum += parts[g * columns + column];
+    sums[column] = sum;
+  }
+  __syncthreads();
+}
+
+// Exact sinks, and which of them the row sees.
+struct Sinks {
+  const __half* keys = nullptr;  // [sinks][sink dims] from the KV head on
+  const __half* values = nullptr;
+  int first = 0, end = 0;
+
+  __device__ Sinks(const MergeArguments& p, int sequence, int position, int kv_head) {
+    const PlanView& plan = p.plan;
+    if (plan.sinks == 0) return;
+    keys = reinterpret_cast<const __half*>(SinksOf(plan, p.step, sequence)) +
+           kv_head * plan.head_dim;
+    values = keys + plan.sinks * plan.sink_dims;
+    first = plan.window > 0 ? max(0, position - plan.window + 1) : 0;
+    end = min(plan.sinks, position + 1);
+  }
+};
+
+// scores [sinks], by all warps.
+__device__ void ScoreSinks(const PlanView& plan, const Sinks& sinks, const float* q, int head,
+                           int position, float* scores) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int n = warp; n < plan.sinks; n += kWarps) {
+    float score = -INFINITY;
+    if (sinks.first <= n && n < sinks.end) {
+      const __half* key = sinks.keys + n * plan.sink_dims;
+      score = 0.0f;
+#pragma unroll 1
+      for (int first = lane; first < plan.head_dim; first += 128) {
+#pragma unroll
+        for (int i = first; i < first + 128; i += 32) {
+          if (i < plan.head_dim) score += q[i] * __half2float(key[i]);
+        }
+      }
+#pragma unroll 1
+      for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(~0u, score, step);
+      const float slope = plan.alibi_slopes == nullptr ? 0.0f : plan.alibi_slopes[head];
+      score = kLog2E * (score * plan.softmax_scale + slope * static_cast<float>(n - position));
+    }
+    if (lane == 0) scores[n] = score;
+  }
+}
+
 __host__ __device__ inline int Slices(const PlanView& plan) {
   return (plan.head_dim + kSliceDims - 1) / kSliceDims;
 }
 
-// A block makes every gridDim.z-th slice of the output of one row and head. Its shared memory: a
-// weight of each partial result, and [v dims] weighted values of each group of threads (Bytes).
-__device__ void Merge(const MergeArguments& p, int sequence, int row, int position, int head,
-                      const Partials& partials, float* memory) {
-  __shared__ float sink_scores[kBlockTokens];
-  __shared__ float parts[kWarps][kSliceDims];
+// A block makes every gridDim.z-th slice of the output of one row and head.
+__device__ void Merge(const MergeArguments& p, unsigned per_kv_head, int sequence, int row,
+                      int position, int head, const Rows& partials) {
+  __shared__ float sink_parts[kWarps][kSliceDims], of_slice[kSliceDims];
+  __shared__ float inverse, page_weights;
   const PlanView& plan = p.plan;
-  const int v_dims = plan.coded.v.dims, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int kv_head = head / (plan.num_heads / plan.num_kv_heads);
-  const int64_t at = int64_t{row} * plan.num_heads + head;
-  const auto* sink_keys =
-      plan.sinks > 0 ? reinterpret_cast<const __half*>(SinksOf(plan, p.step, sequence)) : nullptr;
-  SinkWeights sinks;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int v_dims = plan.coded.v.dims, head_dim = plan.head_dim;
+  const bool has_up = plan.v_up != nullptr;
+  const int kv_head = static_cast<int>(static_cast<unsigned>(head) / per_kv_head);
+  const int64_t at = (int64_t{row} * plan.num_heads + head) * head_dim;
+  const int count = partials.all(), entries = count + plan.sinks;
+  const MergeMemory memory(entries, v_dims);
+  const Sinks sinks(p, sequence, position, kv_head);
+  const Rows up = {plan.v_up + kv_head * v_dims * head_dim, head_dim, v_dims};
+  if (has_up) {  // on its way while weights are found
+#pragma unroll 1
+    for (int d = thread; d < v_dims; d += kThreads) {
+      Prefetch(up.first + d * head_dim + blockIdx.z * kSliceDims);
+    }
+  }
+
+#pragma unroll 1
+  for (int i = thread; i < count; i += kThreads) {
+    const float* partial =
+        (i < partials.count ? partials.first + i * partials.stride : partials.last) - 2;
+    const float score = partial[0], sum = partial[1];
+    memory.scores[i] = sum != 0.0f ? score : -INFINITY;  // 0: nothing seen
+    memory.sums[i] = sum;
+  }
   if (plan.sinks > 0) {
-    sinks = WeighSinks(p, p.q + at * plan.head_dim, head, position, sink_keys, sink_scores);
+    ScoreSinks(plan, sinks, p.q + at, head, position, memory.scores + count);
+    if (thread < plan.sinks) memory.sums[count + thread] = 1.0f;
   }
-
-  const int count = partials.all();
-  float* weights = memory;
-  float* values = memory + count;
+  __syncthreads();
   float largest = -INFINITY;
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const float* partial = partials.At(i);
-    if (partial[1] != 0.0f) largest = fmaxf(largest, partial[0]);  // 0: nothing seen
+#pragma unroll 1
+  for (int i = lane; i < entries; i += 32) largest = fmaxf(largest, memory.scores[i]);
+#pragma unroll 1
+  for (int step = 16; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
   }
-  largest = BlockMax(largest);
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const float* partial = partials.At(i);
-    weights[i] = partial[1] != 0.0f ? exp2f(partial[0] - largest) : 0.0f;
-    sum += partial[1] * weights[i];
+#pragma unroll 1
+  for (int i = thread; i < entries; i += kThreads) {
+    memory.weights[i] = exp2f(memory.scores[i] - largest);
   }
-  sum = BlockSum(sum);
-  // Two dims a thread; where there are threads left, groups of them share the partial results.
-  const int pairs = v_dims / 2, groups = max(1, kThreads / pairs), group = threadIdx.x / pairs;
-  for (int pair = threadIdx.x % pairs; pair < pairs && group < groups; pair += kThreads) {
-    float2 value = {0.0f, 0.0f};
-#pragma unroll 8
-    for (int i = group; i < count; i += groups) {
-      const float2 two = *reinterpret_cast<const float2*>(partials.At(i) + 2 + 2 * pair);
-      value.x += two.x * weights[i];
-      value.y += two.y * weights[i];
+  __syncthreads();
+  if (warp == kWarps - 1) {  // which has the fewest rows
+    float all = 0.0f, pages = 0.0f;
+#pragma unroll 1
+    for (int i = lane; i < entries; i += 32) {
+      const float sum = memory.weights[i] * memory.sums[i];
+      all += sum;
+      if (i < count) pages += sum;
     }
-    values[group * v_dims + 2 * pair] = value.x;
-    values[group * v_dims + 2 * pair + 1] = value.y;
+#pragma unroll 1
+    for (int step = 16; step > 0; step /= 2) {
+      all += __shfl_xor_sync(~0u, all, step);
+      pages += __shfl_xor_sync(~0u, pages, step);
+    }
+    inverse = 1.0f / all;
+    page_weights = pages;
   }
-  __syncthreads();
-  for (int d = threadIdx.x; d < v_dims && groups > 1; d += kThreads) {
-    float value = values[d];
-    for (int g = 1; g < groups; ++g) value += values[g * v_dims + d];
-    values[d] = value;
-  }
-  __syncthreads();
 
-  const float most = fmaxf(largest, sinks.largest);
-  const float of_pages = sum == 0.0f ? 0.0f : exp2f(largest - most);
-  const float of_sinks = sinks.sum == 0.0f ? 0.0f : exp2f(sinks.largest - most);
-  const float inverse = 1.0f / (sum * of_pages + sinks.sum * of_sinks);
-  const int first_sink = plan.window > 0 ? max(0, position - plan.window + 1) : 0;
-  for (int slice = blockIdx.z; slice < Slices(plan); slice += static_cast<int>(gridDim.z)) {
-    const int i = slice * kSliceDims + lane;
-    float value = 0.0f;
-    if (plan.v_up != nullptr && i < plan.head_dim) {
-      const float* up = plan.v_up + int64_t{kv_head} * v_dims * plan.head_dim + i;
-#pragma unroll 16
-      for (int d = warp; d < v_dims; d += kWarps)
-        value += values[d] * up[int64_t{d} * plan.head_dim];
-    }
-    parts[warp][lane] = value;
-    __syncthreads();
-    if (warp == 0 && i < plan.head_dim) {
-      if (plan.v_up == nullptr) {
-        value = values[i];
-      } else {
-        for (int w = 1; w < kWarps; ++w) value += parts[w][lane];
-        if (plan.v_bias != nullptr) value += sum * plan.v_bias[kv_head * plan.head_dim + i];
+  // First the values as they are stored, where they go through v_up: the step before the slices.
+  const int slices = Slices(plan), first_slice = static_cast<int>(blockIdx.z);
+#pragma unroll 1
+  for (int slice = has_up ? -1 : first_slice; slice < slices;
+       slice = slice < 0 ? first_slice : slice + static_cast<int>(gridDim.z)) {
+    const bool output = slice >= 0;
+    const int from = output ? slice * kSliceDims : 0, i = from + lane;
+    if (output && warp < plan.sinks) {
+      float sum = 0.0f;
+#pragma unroll 1
+      for (int n = warp; n < sinks.end; n += kWarps) {
+        if (n < sinks.first || i >= head_dim) continue;
+        sum += memory.weights[count + n] * __half2float(sinks.values[n * plan.sink_dims + i]);
       }
-      float sink_value = 0.0f;
-      for (int n = first_sink; n < min(plan.sinks, position + 1); ++n) {
-        const __half* of_token =
-            sink_keys + (plan.sinks + n) * plan.sink_dims + kv_head * plan.head_dim;
-        sink_value += exp2f(sink_scores[n] - sinks.largest) * __half2float(of_token[i]);
-      }
-      p.out[at * plan.head_dim + i] = (value * of_pages + sink_value * of_sinks) * inverse;
+      sink_parts[warp][lane] = sum;
     }
-    __syncthreads();  // the parts were read
+    Rows rows = output && has_up ? up : partials;
+    rows.column = from;
+    SumRows(rows, output && has_up ? memory.values : memory.weights,
+            output ? min(kSliceDims, head_dim - from) : v_dims, memory.parts,
+            output ? of_slice : memory.values);
+    if (output && warp == 0 && i < head_dim) {
+      float value = of_slice[lane];
+      if (has_up && plan.v_bias != nullptr) {
+        value += page_weights * plan.v_bias[kv_head * head_dim + i];
+      }
+#pragma unroll 1
+      for (int n = 0; n < min(plan.sinks, kWarps); ++n) value += sink_parts[n][lane];
+      p.out[at + i] = value * inverse;
+    }
+    __syncthreads();  // sums were read
   }
 }
 
-__global__ void __launch_bounds__(kThreads) MergeSplits(const __grid_constant__ MergeArguments p) {
-  auto* memory = reinterpret_cast<float*>(SharedMemory());
+__global__ void __launch_bounds__(kThreads, 2)
+    MergeSplits(const __grid_constant__ MergeArguments p, const HeadCounts heads) {
   const int local_row = blockIdx.x, head = blockIdx.y;
   const RowTile tile = TileOf(p.step, p.rows_per_tile, p.first_tile + local_row / p.rows_per_tile);
   const int row = local_row % p.rows_per_tile;
   if (row >= tile.rows || (p.decoded && IsDecoded(p.step, tile.sequence))) return;
   const int position = tile.position + row;
-  Partials partials;
+  Rows partials;
   partials.stride = 2 + p.plan.coded.v.dims;
   partials.first =
-      p.partials + (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
+      p.partials + 2 +
+      (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
   partials.count = min(p.max_splits, position / kSplitTokens + 1);
-  Merge(p, tile.sequence, tile.first_row + row, position, head, partials, memory);
+  Merge(p, heads.per_kv_head, tile.sequence, tile.first_row + row, position, head, partials);
 }
 
-__global__ void __launch_bounds__(kThreads) MergeDecoded(const __grid_constant__ MergeArguments p) {
-  auto* memory = reinterpret_cast<float*>(SharedMemory());
-  __shared__ int before, all;
+__global__ void __launch_bounds__(kThreads, 2)
+    MergeDecoded(const __grid_constant__ MergeArguments p, const HeadCounts heads) {
   const PlanView& plan = p.plan;
   const int sequence = blockIdx.x, head = blockIdx.y;
   if (!IsDecoded(p.step, sequence)) return;
-  if (threadIdx.x == 0) before = all = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < p.step.num_sequences; i += kThreads) {
+  int before = 0, all = 0, pages = 0;  // coded pages: of earlier sequences, of all, of this one
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < p.step.num_sequences; i += 32) {
     const int count = CodedPages(plan, p.step, i).count;
-    if (i < sequence) atomicAdd(&before, count);
-    atomicAdd(&all, count);
+    if (i < sequence) before += count;
+    if (i == sequence) pages = count;
+    all += count;
   }
-  __syncthreads();
-  const int queries = plan.num_heads / plan.decode.units, unit = head / queries;
-  const int v_size = 2 + plan.coded.v.dims, pages = CodedPages(plan, p.step, sequence).count;
+  before = __reduce_add_sync(~0u, before);
+  pages = __reduce_add_sync(~0u, pages);
+  all = __reduce_add_sync(~0u, all);
+  const unsigned unit = static_cast<unsigned>(head) / heads.per_unit;
+  const unsigned query = static_cast<unsigned>(head) - unit * heads.per_unit;
+  const int v_size = 2 + plan.coded.v.dims;
   const DecodeLine line(p.step.num_sequences, all, plan.decode.units, p.blocks);
-  const int begin = unit * line.pages + before;
-  const int first_block = begin / line.share, last_block = (begin + pages - 1) / line.share;
-  Partials partials;
-  partials.stride = int64_t{queries} * v_size;
-  partials.first = p.partials + line.Place(first_block, unit, sequence) * partials.stride +
-                   int64_t{head % queries} * v_size;
-  partials.count = pages > 0 ? last_block - first_block + 1 : 0;
+  const unsigned begin = unit * line.pages + before, share = line.share;
+  const unsigned first_block = begin / share;
+  const int place =
+      line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence);
+  Rows partials;  // values stand behind the score and the sum
+  partials.stride = static_cast<int>(heads.per_unit) * v_size;
+  partials.first = p.partials + 2 + int64_t{place} * partials.stride + query * v_size;
+  partials.count = pages > 0 ? static_cast<int>((begin + pages - 1) / share - first_block) + 1 : 0;
   if (plan.own_page) {
-    partials.own = p.own_partials + (int64_t{sequence} * plan.num_heads + head) * v_size;
+    partials.last = p.own_partials + 2 + int64_t{sequence * plan.num_heads + head} * v_size;
   }
-  Merge(p, sequence, p.step.cu_q_lens[sequence], p.step.kv_lens[sequence] - 1, head, partials,
-        memory);
+  Merge(p, heads.per_kv_head, sequence, p.step.cu_q_lens[sequence], p.step.kv_lens[sequence] - 1,
+        head, partials);
 }
 
-// Of a block's shared memory.
-int Bytes(int partials, int v_dims) {
-  return static_cast<int>(sizeof(float)) * (partials + std::max(v_dims, 2 * kThreads));
-}
 // How many blocks share a row's head: more than one where there are few of them, in order of
 // slices.
 int Shares(const CudaDevice& device, const PlanView& plan, int64_t rows) {
@@ -229,22 +298,28 @@ int Shares(const CudaDevice& device, const PlanView& plan, int64_t rows) {
   return rows * plan.num_heads * slices <= 4 * device.multiprocessors() ? slices : 1;
 }
 
+void LaunchMerge(CudaDevice& device, const char* what,
+                 void (*kernel)(MergeArguments, HeadCounts), const MergeArguments& arguments,
+                 int rows, int partials) {
+  const PlanView& plan = arguments.plan;
+  const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
+  const int bytes = MergeMemory::Bytes(partials + plan.sinks, plan.coded.v.dims);
+  const auto heads = static_cast<unsigned>(plan.num_heads);
+  Launch(device, what, kernel, {grid, kThreads, bytes}, arguments,
+         {.per_kv_head = heads / plan.num_kv_heads,
+          .per_unit = heads / std::max(1, plan.decode.units)});
+}
+
 }  // namespace
 
 void CudaMergeSplits(CudaDevice& device, const MergeArguments& arguments) {
-  const PlanView& plan = arguments.plan;
-  const int rows = arguments.tiles * arguments.rows_per_tile;
-  const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
-  const int bytes = Bytes(arguments.max_splits, plan.coded.v.dims);
-  Launch(device, "merge of attention's splits", MergeSplits, {grid, kThreads, bytes}, arguments);
+  LaunchMerge(device, "merge of attention's splits", MergeSplits, arguments,
+              arguments.tiles * arguments.rows_per_tile, arguments.max_splits);
 }
 
 void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments) {
-  const PlanView& plan = arguments.plan;
-  const int rows = arguments.step.num_sequences;
-  const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
-  const int bytes = Bytes(arguments.blocks + 1, plan.coded.v.dims);
-  Launch(device, "merge of decode attention", MergeDecoded, {grid, kThreads, bytes}, arguments);
+  LaunchMerge(device, "merge of decode attention", MergeDecoded, arguments,
+              arguments.step.num_sequences, arguments.blocks + 1);
 }
 
 }  // namespace latentd

@@ -81,6 +81,8 @@ __device__ inline float StoredAt(const SegmentView& s, const uint8_t* head, int 
 // The sequence that owns row `row` of the step.
 __device__ inline int SequenceOf(const StepView& step, int row) {
   int low = 0, high = step.num_sequences - 1;
+  // Where the sequences up to it have a row each, as in a decode step, there is no search.
+  if (row <= high && step.cu_q_lens[row] == row && step.cu_q_lens[row + 1] > row) return row;
   while (low < high) {  // the first whose rows end after `row`
     const int middle = (low + high) / 2;
     if (step.cu_q_lens[middle + 1] > row) {

@@ -9,57 +9,31 @@
 
 namespace latentd {
 
-// EncodeRow (kernels/encode_row.cc) and the places of its codes, bit for bit, by the 16 lanes of a
-// half-warp: lane j works on dim j of every tile, which is partial sum j of the definition.
-// Products and sums are written as intrinsics, which the compiler does not contract.
+// EncodeRow (kernels/encode_row.cc) and the places of its codes, bit for bit: one segment of two
+// rows by a CTA, a half of each warp to a row. Lane j of a half works on dim j of every tile, which
+// is partial sum j of the definition. Products and sums are written as intrinsics, which the
+// compiler does not contract.
 //
-// The two halves of a warp encode the same segment of two rows, always together: every lane of the
-// warp makes each call. No byte of a tile is shared by two tokens, and one lane composes each byte.
+// The symmetric grid's six first scales are tried by a warp each; the first warp does the rest. In a
+// decode step nothing costs as much as fetching instructions: so loops stay loops, one code serves
+// all bits and both orders, and all three passes of the symmetric grid.
 
 inline constexpr int kRowLanes = 16;
+inline constexpr int kEncodedRows = 2;  // of a CTA
+inline constexpr int kFirstScales = 6;
+inline constexpr int kEncodeThreads = 32 * kFirstScales;
+inline constexpr int kTilesAtOnce = 4;
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
-__device__ inline int RowLane() { return static_cast<int>(threadIdx.x % kRowLanes); }
+__device__ inline int WarpOfCta() { return static_cast<int>(threadIdx.x / 32); }
+__device__ inline int LaneOfWarp() { return static_cast<int>(threadIdx.x % 32); }
+__device__ inline int RowOfCta() { return LaneOfWarp() / kRowLanes; }
+__device__ inline int RowLane() { return LaneOfWarp() % kRowLanes; }
 
-// One segment of one token, and where it goes. A lane has its dims of the first tiles in registers,
-// all loaded at once: the passes over a row wait for nothing.
-class RowSegment {
- public:
-  // values [count]; the segment's dims from there on are 0. `head`: its latent head in the page,
-  // null where nothing is written; `token` in [0, 64).
-  __device__ __forceinline__ RowSegment(const float* values, int count, int dims, uint8_t* head,
-                                        int token)
-      : head(head), token(token), values_(values), count_(count), tiles_(dims / kRowLanes) {
-#pragma unroll
-    for (int tile = 0; tile < kHeldTiles; ++tile) held_[tile] = Load(tile);
-  }
-
-  // body(tile, the lane's value of it), in order.
-  template <typename Body>
-  __device__ __forceinline__ void ForEach(const Body& body) const {
-#pragma unroll
-    for (int tile = 0; tile < kHeldTiles; ++tile) {
-      if (tile >= tiles_) return;
-      body(tile, held_[tile]);
-    }
-    for (int tile = kHeldTiles; tile < tiles_; ++tile) body(tile, Load(tile));
-  }
-  __device__ __forceinline__ float first() const { return held_[0]; }
-
-  uint8_t* const head;
-  const int token;
-
- private:
-  __device__ __forceinline__ float Load(int tile) const {
-    const int i = tile * kRowLanes + RowLane();
-    return i < count_ ? __ldg(values_ + i) : 0.0f;
-  }
-
-  static constexpr int kHeldTiles = 16;
-
-  const float* const values_;
-  const int count_, tiles_;
-  float held_[kHeldTiles];
+// Where a token's segment goes.
+struct SegmentPlace {
+  uint8_t* head;  // its latent head in the page; null where nothing is written
+  int token;      // in [0, 64)
 };
 
 // FloatToHalf: a NaN keeps its sign and the top of its payload, which the conversion would lose.
@@ -70,64 +44,149 @@ __device__ inline uint16_t HalfBits(float value) {
 }
 __device__ inline float HalfValue(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 
+// ---- Whole values ----
+
+// values [count], 0 from there on.
+__device__ inline void PutWhole(const SegmentView& segment, bool dim_major, const float* values,
+                                int count, const SegmentPlace& place) {
+  if (place.head == nullptr) return;
+  uint8_t* to = place.head + segment.offset;
+  const int lane = RowLane();
+  const int first = dim_major ? lane * kBlockTokens + place.token : place.token * kTileDims + lane;
+#pragma unroll 2
+  for (int tile = WarpOfCta(); tile < segment.dims / kTileDims; tile += kFirstScales) {
+    const int i = tile * kTileDims + lane, at = tile * kTileDims * kBlockTokens + first;
+    const float x = i < count ? __ldg(values + i) : 0.0f;
+    if (segment.codec == Codec::kF32) {
+      reinterpret_cast<float*>(to)[at] = x;
+    } else {
+      reinterpret_cast<uint16_t*>(to)[at] = HalfBits(x);
+    }
+  }
+}
+
+// ---- Rows in shared memory ----
+
+// A segment of the CTA's rows, and its codes. Values are [tiles / 4][32 lanes][4 tiles], so that a
+// lane has its dim of four tiles at once; codes [tiles][2 rows][16 dims].
+class SharedRows {
+ public:
+  static __host__ __device__ int Bytes(int dims) {
+    return Batches(dims) * kBatchBytes + dims * kEncodedRows;
+  }
+
+  __device__ SharedRows(uint8_t* memory, int dims)
+      : tiles(dims / kTileDims),
+        values_(reinterpret_cast<float4*>(memory) + LaneOfWarp()),
+        codes_(memory + Batches(dims) * kBatchBytes) {}
+
+  // values [count] of the thread's row, 0 from there on.
+  __device__ void Load(const float* values, int count) const {
+#pragma unroll 1
+    for (int batch = WarpOfCta(); batch * kTilesAtOnce < tiles; batch += kFirstScales) {
+      const int i = batch * kTilesAtOnce * kTileDims + RowLane();
+      const float* at = values + i;
+      const auto value = [&](int n) { return i + n < count ? __ldg(at + n) : 0.0f; };
+      values_[batch * 32] = {value(0), value(kTileDims), value(2 * kTileDims),
+                             value(3 * kTileDims)};
+    }
+  }
+
+  // body(tile, the lane's values of it and those after it), in order.
+  template <typename Body>
+  __device__ __forceinline__ void ForEach(const Body& body) const {
+    int tile = 0;
+#pragma unroll 1
+    for (; tile + kTilesAtOnce <= tiles; tile += kTilesAtOnce) {
+      const float4 four = values_[tile / kTilesAtOnce * 32];
+      const float x[kTilesAtOnce] = {four.x, four.y, four.z, four.w};
+      body(tile, x);
+    }
+#pragma unroll 1
+    for (; tile < tiles; ++tile) {
+      const float x[] = {
+          reinterpret_cast<const float*>(values_ + tile / kTilesAtOnce * 32)[tile % kTilesAtOnce]};
+      body(tile, x);
+    }
+  }
+  __device__ float first() const { return values_->x; }
+
+  __device__ void SetCode(int tile, int code) const {
+    codes_[tile * 32 + LaneOfWarp()] = static_cast<uint8_t>(code);
+  }
+  // Codes of a tile of the thread's row: dim 4q + j in byte j of the q-th word.
+  __device__ uint4 CodesOf(int tile) const {
+    return reinterpret_cast<const uint4*>(codes_)[tile * kEncodedRows + RowOfCta()];
+  }
+
+  const int tiles;
+
+ private:
+  static constexpr int kBatchBytes = 32 * kTilesAtOnce * static_cast<int>(sizeof(float));
+  static __host__ __device__ int Batches(int dims) {
+    return (dims / kTileDims + kTilesAtOnce - 1) / kTilesAtOnce;
+  }
+
+  float4* const values_;
+  uint8_t* const codes_;
+};
+
 // ---- Places ----
 
-__device__ inline int OrOverLanes(int bits, int first_lane, int last_lane) {
-  for (int lane = first_lane; lane <= last_lane; lane *= 2) {
-    bits |= __shfl_xor_sync(kWholeWarp, bits, lane);
+// The third bits of a tile's codes: dim 4q + j in bit 4j + q, or by dim.
+__device__ inline uint16_t HighBits(const uint4& codes, bool dim_major) {
+  constexpr uint32_t kThird = 0x01010101;
+  const uint32_t quads[] = {codes.x >> 2 & kThird, codes.y >> 2 & kThird, codes.z >> 2 & kThird,
+                            codes.w >> 2 & kThird};
+  if (dim_major) {
+    uint32_t bits = quads[0] | quads[1] << 1 | quads[2] << 2 | quads[3] << 3;  // half of each byte
+    bits |= bits >> 4;
+    return static_cast<uint16_t>((bits & 0xff) | (bits >> 8 & 0xff00));
   }
-  return bits;
+  constexpr uint32_t kTogether = 0x10204080;  // brings bit 8j to bit 28 + j
+  return static_cast<uint16_t>(quads[0] * kTogether >> 28 | quads[1] * kTogether >> 28 << 4 |
+                               quads[2] * kTogether >> 28 << 8 | quads[3] * kTogether >> 28 << 12);
 }
 
-// Each lane's code to its dim of the tile; what CodeAt of the plane's order reads.
-template <TileOrder kOrder>
-__device__ inline void PutCodes(int bits, int code, uint8_t* tile, int token, bool writes) {
-  constexpr bool kDims = kOrder == TileOrder::kDimMajor;
-  const int dim = RowLane();
-  const int word_byte = (dim / 4 * kBlockTokens + token) * 4 + dim % 4;
-  if (bits == 8) {
-    if (writes) tile[kDims ? word_byte : token * 16 + dim] = static_cast<uint8_t>(code);
-    return;
-  }
-  if (bits == 4) {  // dims j and 8 + j
-    const int byte = OrOverLanes(code << 4 * (dim / 8), 8, 8);
-    if (writes && dim < 8) tile[kDims ? word_byte : token * 8 + dim] = static_cast<uint8_t>(byte);
-    return;
-  }
-  const int byte = OrOverLanes((code & 3) << 2 * (dim / 4), 4, 8);  // dims j, 4 + j, 8 + j, 12 + j
-  if (writes && dim < 4) tile[token * 4 + dim] = static_cast<uint8_t>(byte);
-  if (bits == 2) return;
-  const int bit = kDims ? 4 * (dim % 4) + dim / 4 : dim;
-  const int high = OrOverLanes(code >> 2 << bit, 1, 8);
-  if (writes && dim == 0) {
-    reinterpret_cast<uint16_t*>(tile + 4 * kBlockTokens)[token] = static_cast<uint16_t>(high);
-  }
-}
-
-template <TileOrder kOrder>
-__device__ inline void PutWhole(const SegmentView& segment, const RowSegment& row) {
-  if (row.head == nullptr) return;
-  row.ForEach([&](int tile, float x) {
-    const int place = tile * kTileDims * kBlockTokens +
-                      (kOrder == TileOrder::kTokenMajor ? row.token * kTileDims + RowLane()
-                                                        : RowLane() * kBlockTokens + row.token);
-    uint8_t* to = row.head + segment.offset;
-    if (segment.codec == Codec::kF32) {
-      reinterpret_cast<float*>(to)[place] = x;
+// What the first warp has set as codes goes to `tiles`, a tile by each lane: what CodeAt of the
+// plane's order reads. A token's bytes of a tile are words of its own.
+__device__ inline void PutCodes(int bits, bool dim_major, const SharedRows& rows, uint8_t* tiles,
+                                int token) {
+  const int words = bits == 8 ? 4 : bits == 4 ? 2 : 1;
+  const int first = dim_major ? token : token * words, stride = dim_major ? kBlockTokens : 1;
+#pragma unroll 1
+  for (int tile = RowLane(); tile < rows.tiles; tile += kRowLanes) {
+    const uint4 codes = rows.CodesOf(tile);
+    uint8_t* const to = tiles + tile * (kTileDims * kBlockTokens / 8 * bits);
+    uint32_t* const word = reinterpret_cast<uint32_t*>(to) + first;
+    if (bits == 8) {
+      word[0] = codes.x;
+      word[stride] = codes.y;
+      word[2 * stride] = codes.z;
+      word[3 * stride] = codes.w;
+    } else if (bits == 4) {
+      word[0] = codes.x | codes.z << 4;
+      word[stride] = codes.y | codes.w << 4;
     } else {
-      reinterpret_cast<uint16_t*>(to)[place] = HalfBits(x);
+      constexpr uint32_t kLow = 0x03030303;
+      word[0] = (codes.x & kLow) | (codes.y & kLow) << 2 | (codes.z & kLow) << 4 |
+                (codes.w & kLow) << 6;
+      if (bits == 2) continue;
+      reinterpret_cast<uint16_t*>(to + 4 * kBlockTokens)[token] = HighBits(codes, dim_major);
     }
-  });
+  }
 }
 
 // ---- Codes ----
 
-// The 16 partial sums of a row, folded in halves; every lane has the result.
-__device__ inline float RowSum(float part) {
+// The 16 partial sums of rows, folded in halves; every lane has the results.
+template <int kCount>
+__device__ inline void FoldSums(float (&parts)[kCount]) {
+#pragma unroll 1
   for (int lane = kRowLanes / 2; lane > 0; lane /= 2) {
-    part = __fadd_rn(part, __shfl_xor_sync(kWholeWarp, part, lane));
+#pragma unroll
+    for (float& part : parts) part = __fadd_rn(part, __shfl_xor_sync(kWholeWarp, part, lane));
   }
-  return part;
 }
 
 struct RowFacts {
@@ -137,27 +196,32 @@ struct RowFacts {
   float max;
 };
 
-__device__ inline RowFacts Measure(const RowSegment& row) {
-  float zeros = 0.0f, squares = 0.0f;
-  float low = row.first(), high = low;
-  row.ForEach([&](int, float x) {
-    zeros = __fadd_rn(zeros, __fsub_rn(x, x));  // NaN for infinities and NaN, else 0
-    squares = __fadd_rn(squares, __fmul_rn(x, x));
-    low = fminf(low, x);
-    high = fmaxf(high, x);
+__device__ inline RowFacts Measure(const SharedRows& rows) {
+  float sums[2] = {};  // zeros, squares
+  float low = rows.first(), high = low;
+  rows.ForEach([&](int, const auto& values) {
+#pragma unroll
+    for (const float x : values) {
+      sums[0] = fmaf(x, 0.0f, sums[0]);  // NaN for infinities and NaN, else 0
+      sums[1] = __fadd_rn(sums[1], __fmul_rn(x, x));
+      low = fminf(low, x);
+      high = fmaxf(high, x);
+    }
   });
+#pragma unroll 1
   for (int lane = kRowLanes / 2; lane > 0; lane /= 2) {
     low = fminf(low, __shfl_xor_sync(kWholeWarp, low, lane));
     high = fmaxf(high, __shfl_xor_sync(kWholeWarp, high, lane));
   }
-  return {RowSum(zeros) == 0.0f, RowSum(squares), __fadd_rn(low, 0.0f), __fadd_rn(high, 0.0f)};
+  FoldSums(sums);
+  return {sums[0] == 0.0f, sums[1], __fadd_rn(low, 0.0f), __fadd_rn(high, 0.0f)};
 }
 
 inline constexpr float kMaxHalf = 65504.0f;
 inline constexpr uint16_t kHalfNan = 0x7e00;
 
-__device__ inline uint16_t SaturatedHalf(float value) {
-  return HalfBits(value <= kMaxHalf ? value : kMaxHalf);
+__device__ inline uint16_t SaturatedHalf(float value) {  // of a NaN, too
+  return __half_as_ushort(__float2half_rn(value <= kMaxHalf ? value : kMaxHalf));
 }
 __device__ inline float Inverse(float scale) {
   return scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
@@ -180,126 +244,136 @@ struct Grid {
   const float middle, top, half_top;
 };
 
-struct Fit {
-  float scale;
-  float kept;
-};
-
-// The least squares fits to the codes of `kCount` scales, side by side.
-template <int kCount>
-__device__ inline void LeastSquares(const Grid& grid, const RowSegment& row,
-                                    const float (&from)[kCount], Fit (&fits)[kCount]) {
-  float inverse[kCount], products[kCount], squares[kCount];
-#pragma unroll
-  for (int c = 0; c < kCount; ++c) {
-    inverse[c] = Inverse(from[c]);
-    products[c] = squares[c] = 0.0f;
-  }
-  row.ForEach([&](int, float x) {
-#pragma unroll
-    for (int c = 0; c < kCount; ++c) {
-      const float g = grid.ValueOf(grid.CodeOf(x, inverse[c]));
-      products[c] = __fadd_rn(products[c], __fmul_rn(x, g));
-      squares[c] = __fadd_rn(squares[c], __fmul_rn(g, g));
-    }
-  });
-#pragma unroll
-  for (int c = 0; c < kCount; ++c) {
-    const float product = RowSum(products[c]);
-    const float scale = __fdiv_rn(product, RowSum(squares[c]));
-    fits[c] = {HalfValue(SaturatedHalf(scale)), __fmul_rn(product, scale)};
-  }
-}
-
 // Step of the best uniform quantiser of a unit Gaussian (Max 1960).
 __device__ inline float GaussianStep(int bits) {
-  switch (bits) {
-    case 2:
-      return 0.9957f;
-    case 3:
-      return 0.5860f;
-    case 4:
-      return 0.3352f;
-    default:
-      return 0.0308f;
-  }
+  return bits == 2 ? 0.9957f : bits == 3 ? 0.5860f : bits == 4 ? 0.3352f : 0.0308f;
 }
 
-// The fit that keeps most of the row's energy, of those to the codes of six scales.
-__device__ inline Fit BestFit(const Grid& grid, int bits, const RowFacts& facts,
-                              const RowSegment& row, int dims) {
-  const float rms = __fsqrt_rn(__fdiv_rn(facts.sum_squares, static_cast<float>(dims)));
-  const float full = __fdiv_rn(fmaxf(facts.max, -facts.min), grid.half_top);
-  const float best = __fmul_rn(rms, GaussianStep(bits));
-  const float starts[] = {
-      full, __fmul_rn(0.92f, full), __fmul_rn(0.84f, full), __fmul_rn(0.76f, full),
-      best, __fmul_rn(0.88f, best)};
-  Fit fits[6];
-  LeastSquares(grid, row, starts, fits);
-  Fit fit = fits[0];
-#pragma unroll
-  for (int c = 1; c < 6; ++c) {
-    if (fit.kept < fits[c].kept) fit = fits[c];
-  }
-  return fit;
+// What the warps of a CTA tell one another of each row.
+struct EncodeMemory {
+  float full[kEncodedRows];  // the scale that reaches the largest value
+  float best[kEncodedRows];  // of the best quantiser of Gaussian values
+  struct Fit {
+    float scale;
+    float kept;  // of the row's energy
+  } fits[kFirstScales][kEncodedRows];
+};
+
+// The warp's one of the six first scales.
+__device__ inline float FirstScale(const EncodeMemory& memory) {
+  const int warp = WarpOfCta(), row = RowOfCta();
+  if (warp >= 4) return __fmul_rn(warp == 4 ? 1.0f : 0.88f, memory.best[row]);
+  return __fmul_rn(warp == 0   ? 1.0f
+                   : warp == 1 ? 0.92f
+                   : warp == 2 ? 0.84f
+                               : 0.76f,
+                   memory.full[row]);
 }
 
-// Codes go to `tiles`. So that the other half of the warp is not left alone, a row that is not
-// finite is no shorter way: its codes are 0, and its scale does not matter.
-template <TileOrder kOrder>
-__device__ inline CodeScale EncodeSymmetric(int bits, const RowFacts& facts, const RowSegment& row,
-                                            int dims, uint8_t* tiles) {
+// The scale of the fit that keeps most, the first of equal ones.
+__device__ inline float BestScale(const EncodeMemory& memory) {
+  EncodeMemory::Fit best = memory.fits[0][RowOfCta()];
+#pragma unroll 1
+  for (int i = 1; i < kFirstScales; ++i) {
+    const EncodeMemory::Fit& fit = memory.fits[i][RowOfCta()];
+    if (best.kept < fit.kept) best = fit;
+  }
+  return best.scale;
+}
+
+// Sets the codes and returns the scale, in the first warp; `facts` are its alone. The least squares
+// fits to the codes of the first scales, then that to the codes of the best of them, then its codes.
+// A row that is not finite is no shorter way for its half of the warp: its codes are 0, and its
+// scale does not matter.
+__device__ inline uint16_t EncodeSymmetric(int bits, const RowFacts& facts, const SharedRows& rows,
+                                           EncodeMemory& memory) {
   const Grid grid(bits);
-  const float start[] = {BestFit(grid, bits, facts, row, dims).scale};
-  Fit fit[1];
-  LeastSquares(grid, row, start, fit);
-  const float inverse = Inverse(fit[0].scale);
-  float products = 0.0f;
-  row.ForEach([&](int tile, float x) {
-    const float code = grid.CodeOf(x, inverse);
-    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0,
-                     tiles + tile * (kTileDims * kBlockTokens * bits / 8), row.token,
-                     row.head != nullptr);
-    products = __fadd_rn(products, __fmul_rn(x, grid.ValueOf(code)));
-  });
-  const float product = RowSum(products);
-  const float unbiased = fit[0].scale > 0.0f ? __fdiv_rn(facts.sum_squares, product) : 0.0f;
-  return {.scale = SaturatedHalf(unbiased)};
+  const int row = RowOfCta();
+  if (WarpOfCta() == 0 && RowLane() == 0) {
+    const auto dims = static_cast<float>(rows.tiles * kTileDims);
+    memory.full[row] = __fdiv_rn(fmaxf(facts.max, -facts.min), grid.half_top);
+    memory.best[row] =
+        __fmul_rn(__fsqrt_rn(__fdiv_rn(facts.sum_squares, dims)), GaussianStep(bits));
+  }
+  __syncthreads();
+  float scale = FirstScale(memory);
+#pragma unroll 1
+  for (int pass = 0;; ++pass) {
+    const bool last = pass == 2;
+    const float inverse = Inverse(scale);
+    float sums[2] = {};  // of products with what codes stand for, of squares of that
+    rows.ForEach([&](int tile, const auto& values) {
+      constexpr int kCount = sizeof(values) / sizeof(float);
+      float codes[kCount];
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        codes[n] = grid.CodeOf(values[n], inverse);
+        const float g = grid.ValueOf(codes[n]);
+        sums[0] = __fadd_rn(sums[0], __fmul_rn(values[n], g));
+        sums[1] = fmaf(g, g, sums[1]);  // the square is exact
+      }
+      if (!last) return;
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        rows.SetCode(tile + n, facts.finite ? static_cast<int>(codes[n]) : 0);
+      }
+    });
+    FoldSums(sums);
+    // At last the scale that keeps the row's energy.
+    const float fit = __fdiv_rn(last ? facts.sum_squares : sums[0], last ? sums[0] : sums[1]);
+    const uint16_t stored = SaturatedHalf(last && !(scale > 0.0f) ? 0.0f : fit);
+    if (last) return stored;
+    scale = HalfValue(stored);
+    if (pass > 0) continue;
+    if (RowLane() == 0) memory.fits[WarpOfCta()][row] = {scale, __fmul_rn(sums[0], fit)};
+    __syncthreads();
+    if (WarpOfCta() > 0) return 0;
+    scale = BestScale(memory);
+  }
 }
 
-// As EncodeSymmetric.
-template <TileOrder kOrder>
-__device__ inline CodeScale EncodeMinMax(int bits, const RowFacts& facts, const RowSegment& row,
-                                         uint8_t* tiles) {
+// As EncodeSymmetric, by the first warp.
+__device__ inline CodeScale EncodeMinMax(int bits, const RowFacts& facts, const SharedRows& rows) {
   const float top = static_cast<float>((1 << bits) - 1);
-  const uint16_t zero = HalfBits(fminf(fmaxf(facts.min, -kMaxHalf), kMaxHalf));
+  const uint16_t zero =
+      __half_as_ushort(__float2half_rn(fminf(fmaxf(facts.min, -kMaxHalf), kMaxHalf)));
   const uint16_t scale = SaturatedHalf(__fdiv_rn(__fsub_rn(facts.max, facts.min), top));
   const float inverse = Inverse(HalfValue(scale)), minimum = HalfValue(zero);
-  row.ForEach([&](int tile, float x) {
-    const float steps = __fmul_rn(__fsub_rn(x, minimum), inverse);
-    const float code = fminf(fmaxf(floorf(__fadd_rn(steps, 0.5f)), 0.0f), top);
-    PutCodes<kOrder>(bits, facts.finite ? static_cast<int>(code) : 0,
-                     tiles + tile * (kTileDims * kBlockTokens * bits / 8), row.token,
-                     row.head != nullptr);
+  rows.ForEach([&](int tile, const auto& values) {
+#pragma unroll
+    for (const float x : values) {
+      const float steps = __fmul_rn(__fsub_rn(x, minimum), inverse);
+      const float code = fminf(fmaxf(floorf(__fadd_rn(steps, 0.5f)), 0.0f), top);
+      rows.SetCode(tile++, facts.finite ? static_cast<int>(code) : 0);
+    }
   });
   return {.scale = scale, .zero = zero};
 }
 
-// Writes the segment's values, or codes, scale and zero, of one token per half-warp.
-template <TileOrder kOrder>
-__device__ inline void EncodeSegment(const SegmentView& segment, const RowSegment& row) {
-  if (!IsScaled(segment.codec)) return PutWhole<kOrder>(segment, row);
+// Writes a segment of the CTA's rows, which have been loaded: codes, scale and zero.
+__device__ inline void EncodeSegment(const SegmentView& segment, bool dim_major,
+                                     const SharedRows& rows, const SegmentPlace& place) {
+  __shared__ EncodeMemory memory;
   const int bits = BitsOf(segment.codec);
-  const bool min_max = IsMinMax(segment.codec);
-  const RowFacts facts = Measure(row);
-  uint8_t* tiles = row.head + segment.offset;
-  CodeScale scale = min_max ? EncodeMinMax<kOrder>(bits, facts, row, tiles)
-                            : EncodeSymmetric<kOrder>(bits, facts, row, segment.dims, tiles);
+  const bool min_max = IsMinMax(segment.codec), first_warp = WarpOfCta() == 0;
+  if (min_max && !first_warp) return;
+  RowFacts facts = {};
+  if (first_warp) facts = Measure(rows);
+  CodeScale scale;
+  if (min_max) {
+    scale = EncodeMinMax(bits, facts, rows);
+  } else {
+    scale = {.scale = EncodeSymmetric(bits, facts, rows, memory)};
+  }
+  if (!first_warp) return;
+  __syncwarp();  // codes are there
+  if (place.head == nullptr) return;
+  PutCodes(bits, dim_major, rows, place.head + segment.offset, place.token);
+  if (RowLane() != 0) return;
   if (!facts.finite) scale = {.scale = kHalfNan, .zero = kHalfNan};
-  if (row.head == nullptr || RowLane() != 0) return;
-  uint16_t* scales = reinterpret_cast<uint16_t*>(row.head + segment.scale_offset);
-  scales[row.token] = scale.scale;
-  if (min_max) scales[kBlockTokens + row.token] = scale.zero;
+  uint16_t* scales = reinterpret_cast<uint16_t*>(place.head + segment.scale_offset) + place.token;
+  scales[0] = scale.scale;
+  if (min_max) scales[kBlockTokens] = scale.zero;
 }
 
 }  // namespace latentd

@@ -1,56 +1,95 @@
+#include <algorithm>
+#include <cstdint>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
-#include "kernels/cuda/rows.cuh"
 
 namespace latentd {
 namespace {
 
-// A thread holds every kRowThreads-th number of a row, kHeld at most; sums in fp32.
-template <int kHeld>
-__global__ void __launch_bounds__(kRowThreads) NormRow(NormParams p) {
-  const float* in = p.in + blockIdx.x * int64_t{p.dims};
-  float* out = p.out + blockIdx.x * int64_t{p.dims};
-  float x[kHeld], sum = 0.0f;
+// A block works on one row, with as many threads as the row's length says, whatever the batch: so
+// an output row is a function of its input row alone. What a decode step waits for is memory and
+// the fetching of instructions: one short code serves all lengths.
+
+constexpr int kMostThreads = 1024;
+
+__device__ __forceinline__ float WarpSum(float value) {
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kRowThreads + static_cast<int>(threadIdx.x);
-    x[h] = i < p.dims ? in[i] : 0.0f;
-    sum += x[h];
-  }
-  const float mean = p.kind == NormKind::kLayer ? BlockSum(sum) / static_cast<float>(p.dims) : 0.0f;
-  float squares = 0.0f;
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kRowThreads + static_cast<int>(threadIdx.x);
-    if (i < p.dims) squares += (x[h] - mean) * (x[h] - mean);
-  }
-  const float inverse = rsqrtf(BlockSum(squares) / static_cast<float>(p.dims) + p.epsilon);
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kRowThreads + static_cast<int>(threadIdx.x);
-    if (i >= p.dims) break;
-    const float bias = p.bias == nullptr ? 0.0f : __ldg(p.bias + i);
-    out[i] = (x[h] - mean) * inverse * __ldg(p.weight + i) + bias;
-  }
+  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(~0u, value, lane);
+  return value;
 }
 
-// The longest rows are read three times.
-__global__ void __launch_bounds__(kRowThreads) NormLongRow(NormParams p) {
-  const float* in = p.in + blockIdx.x * int64_t{p.dims};
-  float* out = p.out + blockIdx.x * int64_t{p.dims};
+// The sum over the block's threads, in one order, given to all of them. `warps`: used by this call
+// alone.
+__device__ __forceinline__ float SumOfBlock(float value, float (&warps)[kMostThreads / 32]) {
+  const unsigned lane = threadIdx.x % 32;
+  value = WarpSum(value);
+  if (lane == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  return WarpSum(lane < blockDim.x / 32 ? warps[lane] : 0.0f);
+}
+
+// kCount numbers at once, aligned to all of them.
+template <int kCount>
+struct alignas(kCount * sizeof(float)) Numbers {
+  float x[kCount];
+};
+
+// Each thread has its first kCount numbers of the row in registers, and their weights before it
+// needs them; of long rows it reads the others again.
+template <int kCount>
+__global__ void __launch_bounds__(kMostThreads) NormRow(const __grid_constant__ NormParams p) {
+  __shared__ float sums[kMostThreads / 32], squares[kMostThreads / 32];
+  using Some = Numbers<kCount>;
+  const int64_t row = blockIdx.x * int64_t{p.dims};
+  const auto* in = reinterpret_cast<const Some*>(p.in + row);
+  const auto* weight = reinterpret_cast<const Some*>(p.weight);
+  const auto* bias = reinterpret_cast<const Some*>(p.bias);
+  auto* out = reinterpret_cast<Some*>(p.out + row);
+  const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
+  const int count = p.dims / kCount;
+  Some held = {}, weights = {}, biases = {};
+  if (first < count) {
+    held = in[first];
+    weights = weight[first];
+    if (bias != nullptr) biases = bias[first];
+  }
+  const float share = 1.0f / static_cast<float>(p.dims);
+
   float mean = 0.0f;
   if (p.kind == NormKind::kLayer) {
-    for (int i = threadIdx.x; i < p.dims; i += kRowThreads) mean += in[i];
-    mean = BlockSum(mean) / static_cast<float>(p.dims);
+    Some x = held;
+#pragma unroll 1
+    for (int i = first; i < count;) {
+#pragma unroll
+      for (const float value : x.x) mean += value;
+      i += step;
+      if (i < count) x = in[i];
+    }
+    mean = SumOfBlock(mean, sums) * share;
   }
-  float squares = 0.0f;
-  for (int i = threadIdx.x; i < p.dims; i += kRowThreads) {
-    squares += (in[i] - mean) * (in[i] - mean);
+  float square = 0.0f;
+  Some x = held;
+#pragma unroll 1
+  for (int i = first; i < count;) {
+#pragma unroll
+    for (const float value : x.x) square += (value - mean) * (value - mean);
+    i += step;
+    if (i < count) x = in[i];
   }
-  const float inverse = rsqrtf(BlockSum(squares) / static_cast<float>(p.dims) + p.epsilon);
-  for (int i = threadIdx.x; i < p.dims; i += kRowThreads) {
-    const float bias = p.bias == nullptr ? 0.0f : p.bias[i];
-    out[i] = (in[i] - mean) * inverse * p.weight[i] + bias;
+  const float inverse = rsqrtf(SumOfBlock(square, squares) * share + p.epsilon);
+#pragma unroll 1
+  for (int i = first; i < count;) {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      held.x[n] = (held.x[n] - mean) * inverse * weights.x[n] + biases.x[n];
+    }
+    out[i] = held;
+    i += step;
+    if (i >= count) break;
+    held = in[i];
+    weights = weight[i];
+    if (bias != nullptr) biases = bias[i];
   }
 }
 
@@ -58,13 +97,13 @@ __global__ void __launch_bounds__(kRowThreads) NormLongRow(NormParams p) {
 
 void CudaNorm(CudaDevice& device, const NormParams& p) {
   if (p.rows == 0) return;
-  auto* kernel = NormLongRow;
-  if (p.dims <= 4 * kRowThreads) {
-    kernel = NormRow<4>;
-  } else if (p.dims <= 32 * kRowThreads) {
-    kernel = NormRow<32>;
-  }
-  Launch(device, "norm", kernel, {static_cast<unsigned>(p.rows), kRowThreads}, p);
+  const auto together = reinterpret_cast<uintptr_t>(p.in) | reinterpret_cast<uintptr_t>(p.out) |
+                        reinterpret_cast<uintptr_t>(p.weight) |
+                        reinterpret_cast<uintptr_t>(p.bias) | p.dims * sizeof(float);
+  const int count = together % (4 * sizeof(float)) == 0 ? 4 : 1;
+  const int threads = std::min((p.dims / count + 31) / 32 * 32, kMostThreads);
+  Launch(device, "norm", count == 4 ? NormRow<4> : NormRow<1>,
+         {static_cast<unsigned>(p.rows), threads}, p);
 }
 
 }  // namespace latentd

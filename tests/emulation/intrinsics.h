@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <type_traits>
 
 #include "tests/emulation/block.h"
@@ -144,6 +145,12 @@ inline int __any_sync(unsigned, int value) {
     int any = 0;
     for (int i = 0; i < 32; ++i) any |= lanes[i] != 0 ? 1 : 0;
     for (int i = 0; i < 32; ++i) lanes[i] = any;
+  });
+}
+inline int __reduce_add_sync(unsigned, int value) {
+  return latentd::emulation::OfWarp(value, [](int* lanes) {
+    const int sum = std::accumulate(lanes, lanes + 32, 0);
+    std::fill(lanes, lanes + 32, sum);
   });
 }
 inline int __reduce_max_sync(unsigned, int value) {

@@ -16,5 +16,6 @@ template <int kNewest>
 inline void WaitForCopies() {
   emulation::WaitForCopies(kNewest);
 }
+inline void Prefetch(const void*) {}
 
 }  // namespace latentd
