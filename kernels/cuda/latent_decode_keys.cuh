@@ -34,6 +34,7 @@ struct KeyGroup {
     const PlanView& plan = p.plan;
 #pragma unroll
     for (int b = 0; b < kPairBlocks; ++b) {
+      if (!kInt8 && b % kKeyGroups != group) continue;  // the other warpgroup's
       KeyTurn<kKind> turn;
       for (int i = 0; i < 2; ++i) {
         float cos[2], sin[2];
@@ -48,6 +49,8 @@ struct KeyGroup {
       }
       KeepTurn(b, turn);
     }
+    // Each warpgroup reads what the other has written.
+    if constexpr (!kInt8) WaitForOthers(2, kKeyGroups * kGroupThreads);
   }
 
   // `loads`: how often the factors came before.
@@ -59,8 +62,8 @@ struct KeyGroup {
   }
 
  private:
-  // Of a block of 8 pairs: in registers, or, of kFp16, in shared memory, where both warpgroups have
-  // the same.
+  // Of a block of 8 pairs: in registers, or, of kFp16, in shared memory, once for both warpgroups,
+  // each of which makes half of the blocks.
   __device__ __forceinline__ KeyTurn<kKind>* SharedTurn(int block) {
     return reinterpret_cast<KeyTurn<kKind>*>(memory_ + parts_.turns) + block * kGroupThreads +
            threadIdx.x % kGroupThreads;
