@@ -14,14 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cache_view.h"
-#include "kernels/cuda/absorb_queries.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_page.cuh"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/decode_work.cuh"
-#include "kernels/cuda/direct_decode.h"
-#include "kernels/cuda/latent_decode.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace latentd {
@@ -330,7 +327,7 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
   AttendArguments arguments{.plan = plan, .step = step.View(p.cache), .q = p.q};
   if (plan.decode.kernel != DecodeKernel::kNone && has_decoded &&
       sequences <= kMostDecodeSequences) {
-    Decode(arguments, p.out);
+    Decode(cuda_plan, arguments.step, p.q, p.out);
     if (most_rows == 1) return;
     arguments.part = AttendPart::kOthers;
   }
@@ -361,40 +358,17 @@ void CudaAttention::Run(StepMemory& step, const AttentionParams& p) {
   }
 }
 
-void CudaAttention::Decode(AttendArguments arguments, float* out) {
-  const PlanView& plan = arguments.plan;
-  const StepView& step = arguments.step;
-  const bool latents = plan.decode.kernel == DecodeKernel::kLatents;
-  const bool absorbed = plan.path == AttentionPath::kAbsorbed;
-  const int blocks = latents ? LatentDecodeBlocks(device_) : DirectDecodeBlocks(device_, plan);
-  const int64_t partial = 2 + plan.coded.v.dims, sequences = step.num_sequences;
-  const int64_t coded = DecodeFloats(plan, sequences, blocks);
-  const int64_t own = plan.own_page ? sequences * plan.num_heads * partial : 0;
-  const int64_t queries = absorbed ? sequences * plan.num_heads * plan.coded.k.dims : 0;
-  const absl::Status memory = partials_.Reserve(device_, coded + own + queries);
-  if (!memory.ok()) return device_.Fail(std::string(memory.message()));
-  float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;
-
-  if (latents) {
-    LaunchLatentDecode(device_, plan, step, arguments.q, partials_.data());
-  } else {
-    if (absorbed) AbsorbQueries(device_, plan, step, arguments.q, absorbed_q);
-    LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : arguments.q, partials_.data());
-  }
-  if (plan.own_page) {
-    arguments.part = AttendPart::kOwnPages;
-    arguments.rows_per_tile = arguments.max_splits = 1;
-    arguments.partials = own_partials;
-    LaunchChoice(device_, *ChoiceOf(kOneTile, plan.coded.v.dims),
-                 dim3(static_cast<unsigned>(sequences), plan.num_kv_heads), arguments);
-  }
-  CudaMergeDecoded(device_, {.plan = plan,
-                             .step = step,
-                             .q = arguments.q,
-                             .out = out,
-                             .partials = partials_.data(),
-                             .own_partials = own_partials,
-                             .blocks = blocks});
+void CudaAttention::AttendOwnPages(const PlanView& plan, const StepView& step, const float* q,
+                                   float* partials) {
+  const dim3 grid(step.num_sequences, plan.num_kv_heads);
+  LaunchChoice(device_, *ChoiceOf(kOneTile, plan.coded.v.dims), grid,
+               {.plan = plan,
+                .step = step,
+                .q = q,
+                .partials = partials,
+                .rows_per_tile = 1,
+                .max_splits = 1,
+                .part = AttendPart::kOwnPages});
 }
 
 }  // namespace latentd

@@ -7,7 +7,7 @@
 
 namespace latentd {
 
-struct AttendArguments;
+class CudaAttentionPlan;
 
 // Ops::Attention. Holds what the splits leave for their merge.
 class CudaAttention {
@@ -21,8 +21,10 @@ class CudaAttention {
   void Run(StepMemory& step, const AttentionParams& p);
 
  private:
-  // Rows of sequences that have one, by the kernel for them.
-  void Decode(AttendArguments arguments, float* out);
+  // Rows of sequences that have one, by the kernels for them. q, out: as AttentionParams has them.
+  void Decode(const CudaAttentionPlan& plan, const StepView& step, const float* q, float* out);
+  // Own pages of such rows by the general kernel. partials: [sequences][num_heads] results.
+  void AttendOwnPages(const PlanView& plan, const StepView& step, const float* q, float* partials);
 
   CudaDevice& device_;
   DeviceArray<float> partials_;

@@ -160,16 +160,30 @@ absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpe
     view_.decode = DirectDecodeUnits(device, view_);
     return absl::OkStatus();
   }
-  const FactorKind kind = view_.decode.factors;
-  const int heads = view_.decode.heads;
-  const KeyFactorValues factors = MakeKeyFactors(spec, kind, heads);
-  ASSIGN_OR_RETURN(key_factors_, DeviceArray<uint8_t>::CopyOf(device, factors.values));
-  ASSIGN_OR_RETURN(key_factor_scales_, DeviceArray<float>::CopyOf(device, factors.scales));
-  ASSIGN_OR_RETURN(page_turns_, DeviceArray<uint16_t>::CopyOf(device, MakePageTurns(spec, kind)));
-  view_.key_factors = {.values = key_factors_.data(),
-                       .scales = key_factor_scales_.data(),
-                       .page_turns = page_turns_.data(),
-                       .unit_bytes = KeyFactorBytes(spec, kind, heads)};
+  RETURN_IF_ERROR(AddKeyFactors(device, spec, &key_factors_, &view_));
+  if (!view_.own_page) return absl::OkStatus();
+  const DecodeUnits& coded = view_.decode;
+  own_view_ = view_;
+  own_view_.coded = view_.own;
+  own_view_.decode = {.pages = DecodePages::kOwn};
+  const DecodeUnits own = own_view_.decode = LatentDecodeUnits(device, spec, own_view_);
+  const bool shared = own.factors == coded.factors && own.heads == coded.heads;
+  if (own.kernel == DecodeKernel::kNone || shared) return absl::OkStatus();
+  return AddKeyFactors(device, spec, &own_key_factors_, &own_view_);
+}
+
+absl::Status CudaAttentionPlan::AddKeyFactors(CudaDevice& device, const AttentionSpec& spec,
+                                              DeviceKeyFactors* memory, PlanView* view) {
+  const DecodeUnits& units = view->decode;
+  const KeyFactorValues factors = MakeKeyFactors(spec, units.factors, units.heads);
+  ASSIGN_OR_RETURN(memory->values, DeviceArray<uint8_t>::CopyOf(device, factors.values));
+  ASSIGN_OR_RETURN(memory->scales, DeviceArray<float>::CopyOf(device, factors.scales));
+  ASSIGN_OR_RETURN(memory->page_turns,
+                   DeviceArray<uint16_t>::CopyOf(device, MakePageTurns(spec, units.factors)));
+  view->key_factors = {.values = memory->values.data(),
+                       .scales = memory->scales.data(),
+                       .page_turns = memory->page_turns.data(),
+                       .unit_bytes = KeyFactorBytes(spec, units.factors, units.heads)};
   return absl::OkStatus();
 }
 

@@ -23,17 +23,27 @@ class CudaAttentionPlan final : public AttentionPlan {
                                                                    const DeviceRopeTable& rope,
                                                                    bool batch_invariant);
   const PlanView& view() const { return view_; }
+  // As decode attention reads own pages: `coded` is their format. decode.kernel is kNone where it
+  // does not.
+  const PlanView& own_view() const { return own_view_; }
 
  private:
   explicit CudaAttentionPlan(const AttentionSpec& spec) : AttentionPlan(spec) {}
 
+  struct DeviceKeyFactors {
+    DeviceArray<uint8_t> values;
+    DeviceArray<float> scales;
+    DeviceArray<uint16_t> page_turns;
+  };
+
   absl::Status AddDecode(CudaDevice& device, const AttentionSpec& spec);
+  // Of the view's units, held by `memory`.
+  static absl::Status AddKeyFactors(CudaDevice& device, const AttentionSpec& spec,
+                                    DeviceKeyFactors* memory, PlanView* view);
 
   DeviceArray<float> k_up_, v_up_, k_bias_, v_bias_, k_norm_, alibi_slopes_;
   DeviceArray<uint32_t> k_up_fragments_;
-  DeviceArray<uint8_t> key_factors_;
-  DeviceArray<float> key_factor_scales_;
-  DeviceArray<uint16_t> page_turns_;
-  PlanView view_;
+  DeviceKeyFactors key_factors_, own_key_factors_;
+  PlanView view_, own_view_;
 };
 }  // namespace latentd

@@ -11,7 +11,8 @@ namespace latentd {
 // unit after unit, in a unit sequence after sequence; each block of the grid takes an equal part of
 // the line, so that all end together: a piece of one sequence, or the end of one and the beginning
 // of others. A piece leaves a partial result at its own place, a sequence's pieces one after
-// another.
+// another. Own pages (DecodePages::kOwn) are shared out likewise, each as a piece; their results
+// are [sequences][units].
 
 inline constexpr int kMostDecodeSequences = 1024;  // of a step
 
@@ -31,6 +32,13 @@ __device__ inline PageSpan CodedPages(const PlanView& plan, const StepView& step
   return {first, max(0, (plan.own_page ? own : own + 1) - first)};
 }
 
+// Those that the plan's decode attention reads.
+__device__ inline PageSpan DecodedPages(const PlanView& plan, const StepView& step, int sequence) {
+  if (plan.decode.pages == DecodePages::kCoded) return CodedPages(plan, step, sequence);
+  if (!IsDecoded(step, sequence)) return {};
+  return {(step.kv_lens[sequence] - 1) / kBlockTokens, 1};
+}
+
 struct DecodeLine {
   int sequences = 0;
   int pages = 0;  // of all sequences, of one unit
@@ -47,7 +55,7 @@ struct DecodeLine {
 // prefix[i]: pages of the sequences before i, for all threads of the block.
 __device__ inline void CountPages(const PlanView& plan, const StepView& step, int32_t* prefix) {
   for (int i = threadIdx.x; i < step.num_sequences; i += static_cast<int>(blockDim.x)) {
-    prefix[i] = CodedPages(plan, step, i).count;
+    prefix[i] = DecodedPages(plan, step, i).count;
   }
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -114,7 +122,7 @@ class Pieces {
     piece->unit = at_ / line_.pages;
     piece->sequence = low;
     piece->position = Uniform(step_.kv_lens[low]) - 1;
-    piece->page = Uniform(CodedPages(plan_, step_, low).first + page - prefix_[low]);
+    piece->page = Uniform(DecodedPages(plan_, step_, low).first + page - prefix_[low]);
     piece->count = min(end_ - at_, Uniform(prefix_[low + 1]) - page);
     piece->before = at_ - begin_;
     at_ += piece->count;

@@ -94,15 +94,17 @@ bool AllAre(bool (*is)(const SegmentView&), const PlaneView& plane) {
   return std::all_of(plane.segments, plane.segments + plane.num_segments, is);
 }
 
-// Stages of fetched pages that fit, of a step with so many sequences.
+bool ReadsOwnPages(const PlanView& plan) { return plan.decode.pages == DecodePages::kOwn; }
+
+// Stages of fetched pages that fit, of a step with so many sequences; 0 where too few do. Each own
+// page is a piece of its own, which needs one.
 int StagesOf(const CudaDevice& device, const PlanView& plan, int sequences) {
-  for (int stages = kMaxStages; stages > 0; --stages) {
+  const int least = ReadsOwnPages(plan) ? 1 : 2, most = ReadsOwnPages(plan) ? 1 : kMaxStages;
+  for (int stages = most; stages >= least; --stages) {
     if (DecodeParts(plan, stages, sequences).bytes <= device.shared_bytes()) return stages;
   }
   return 0;
 }
-
-constexpr int kLeastStages = 2;
 
 }  // namespace
 
@@ -126,12 +128,13 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
     if (in_latent_head % heads != 0 || passes > kMaxPasses) continue;
     PlanView view = plan;
     view.decode = {.kernel = DecodeKernel::kLatents,
+                   .pages = plan.decode.pages,
                    .factors = factors,
                    .heads = heads,
                    .units = plan.num_kv_heads / heads};
     view.key_factors.unit_bytes = KeyFactorBytes(spec, factors, heads);
     if (ChoiceOf(view, heads * per_kv) != nullptr &&
-        StagesOf(device, view, kMostDecodeSequences) >= kLeastStages) {
+        StagesOf(device, view, kMostDecodeSequences) > 0) {
       return view.decode;
     }
   }
@@ -151,9 +154,11 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DecodeParts parts(plan, arguments.stages, step.num_sequences);
   const KernelChoice* choice = ChoiceOf(plan, parts.queries);
-  LATENTD_CHECK(choice != nullptr && arguments.stages >= kLeastStages);
-  Launch(device, "decode attention", choice->kernel,
-         {LatentDecodeBlocks(device), kDecodeThreads, parts.bytes}, arguments);
+  LATENTD_CHECK(choice != nullptr && arguments.stages > 0);
+  int blocks = LatentDecodeBlocks(device);
+  if (ReadsOwnPages(plan)) blocks = std::min(blocks, plan.decode.units * step.num_sequences);
+  Launch(device, "decode attention", choice->kernel, {blocks, kDecodeThreads, parts.bytes},
+         arguments);
 }
 
 }  // namespace latentd

@@ -42,7 +42,7 @@ struct LatentDecodeArguments {
   PlanView plan;
   StepView step;
   const float* q = nullptr;
-  float* partials = nullptr;  // [places][queries of a unit][2 + v dims]
+  float* partials = nullptr;  // [places, or sequences and units][queries of a unit][2 + v dims]
   int stages = 0;
   int num_key_tiles = 0;
   int num_value_blocks = 0;

@@ -49,15 +49,25 @@ struct ValueGroup {
     }
   }
 
+  __device__ __forceinline__ bool ReadsOwnPages() const {
+    return p_.plan.decode.pages == DecodePages::kOwn;
+  }
+  // The block that holds page j of the piece, or the seat of the sequence whose own page it is.
   __device__ __forceinline__ int BlockOf(const Piece& piece, int j) const {
     if (j >= piece.count) return 0;
+    if (ReadsOwnPages()) return p_.step.seat_of[piece.sequence];
     return p_.step.block_table[piece.sequence * p_.step.max_blocks + piece.page + j];
+  }
+  __device__ __forceinline__ const uint8_t* PageAt(int block) const {
+    const PlanView& plan = p_.plan;
+    if (!ReadsOwnPages()) return p_.step.layer + plan.coded.bytes * block;
+    return p_.step.seats + plan.sequence_bytes * block + plan.sink_bytes;
   }
   __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) {
     const PageView& page = p_.plan.coded;
     const int heads = p_.plan.decode.heads, first_head = piece.unit * heads;
     const int latent_head = first_head / parts_.kv_heads_of_latent;
-    const uint8_t* from = p_.step.layer + page.bytes * block;
+    const uint8_t* from = PageAt(block);
     uint8_t* to = memory_ + parts_.stage + stage * parts_.stage_bytes;
     PhaseBarrier& barrier = barriers_.fetched[stage];
     barrier.Expect(parts_.k_bytes + parts_.v_bytes + parts_.norm_bytes);
@@ -189,7 +199,9 @@ struct ValueGroup {
   }
 
   __device__ __forceinline__ void Write(const Piece& piece, const DecodeLine& line) {
-    const int64_t place = line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
+    const int64_t place =
+        ReadsOwnPages() ? piece.sequence * p_.plan.decode.units + piece.unit
+                        : line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
     sums_.Write(reinterpret_cast<float*>(memory_ + parts_.stage),
                 p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
     FenceBulkCopies();

@@ -66,9 +66,12 @@ enum class DecodeKernel : uint8_t {
   kDirect,   // queries meet what is cached (direct_decode.h)
   kLatents,  // keys are rebuilt (latent_decode.h)
 };
+// What it reads of a sequence: all pages that the row sees as codes, or the row's own page.
+enum class DecodePages : uint8_t { kCoded, kOwn };
 // What one block of it attends for: a unit, KV heads of one latent head.
 struct DecodeUnits {
   DecodeKernel kernel = DecodeKernel::kNone;
+  DecodePages pages = DecodePages::kCoded;
   FactorKind factors = FactorKind::kInt8;  // of kLatents
   int heads = 0;                           // KV heads of a unit
   int units = 0;

@@ -82,6 +82,10 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
                                         {.dims = 16, .codec = Codec::kInt2}};
   ExpectAgreesOnGroups(One(160, Codec::kInt8), One(176, Codec::kInt8), /*biases=*/false,
                        /*keeps=*/false);
+  ExpectAgreesOnGroups(One(160, Codec::kInt8), One(176, Codec::kInt8), /*biases=*/false,
+                       /*keeps=*/true);
+  ExpectAgreesOnGroups(One(96, Codec::kF16), One(80, Codec::kF16), /*biases=*/true,
+                       /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/true, /*keeps=*/true);
   for (const int window : {0, 100}) {
     ExpectAgreesOnOneGroup(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
@@ -107,7 +111,8 @@ TEST_F(AttentionDecodeTest, AgreesOnManySequences) {
                                .k_latent_heads = full ? 4 : 2,
                                .v_latent_heads = full ? 4 : 2,
                                .k = full ? One(64, Codec::kF16) : One(80, Codec::kInt4),
-                               .v = full ? One(64, Codec::kF16) : One(96, Codec::kInt4)},
+                               .v = full ? One(64, Codec::kF16) : One(96, Codec::kInt4),
+                               .own_page = !full},
                               kv_lens, 1, PlanKinds());
   }
 }

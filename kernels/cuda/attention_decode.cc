@@ -1,0 +1,47 @@
+#include <cstdint>
+#include <string>
+
+#include "kernels/cuda/absorb_queries.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_merge.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/direct_decode.h"
+#include "kernels/cuda/latent_decode.h"
+
+namespace latentd {
+
+void CudaAttention::Decode(const CudaAttentionPlan& cuda_plan, const StepView& step, const float* q,
+                           float* out) {
+  const PlanView &plan = cuda_plan.view(), &own_plan = cuda_plan.own_view();
+  const bool latents = plan.decode.kernel == DecodeKernel::kLatents;
+  const bool absorbed = plan.path == AttentionPath::kAbsorbed;
+  const int blocks = latents ? LatentDecodeBlocks(device_) : DirectDecodeBlocks(device_, plan);
+  const int64_t partial = 2 + plan.coded.v.dims, sequences = step.num_sequences;
+  const int64_t coded = DecodeFloats(plan, sequences, blocks);
+  const int64_t own = plan.own_page ? sequences * plan.num_heads * partial : 0;
+  const int64_t queries = absorbed ? sequences * plan.num_heads * plan.coded.k.dims : 0;
+  const absl::Status memory = partials_.Reserve(device_, coded + own + queries);
+  if (!memory.ok()) return device_.Fail(std::string(memory.message()));
+  float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;
+
+  if (latents) {
+    LaunchLatentDecode(device_, plan, step, q, partials_.data());
+  } else {
+    if (absorbed) AbsorbQueries(device_, plan, step, q, absorbed_q);
+    LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : q, partials_.data());
+  }
+  if (own_plan.decode.kernel == DecodeKernel::kLatents) {
+    LaunchLatentDecode(device_, own_plan, step, q, own_partials);
+  } else if (plan.own_page) {
+    AttendOwnPages(plan, step, q, own_partials);
+  }
+  CudaMergeDecoded(device_, {.plan = plan,
+                             .step = step,
+                             .q = q,
+                             .out = out,
+                             .partials = partials_.data(),
+                             .own_partials = own_partials,
+                             .blocks = blocks});
+}
+
+}  // namespace latentd
