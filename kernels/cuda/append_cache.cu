@@ -3,9 +3,10 @@
 //
 // EncodeRows: a CTA for a segment of two rows (encode_row.cuh); reads 4 bytes a value once and
 // writes its code. A symmetric codec takes about 100 operations a value: arithmetic bounds a
-// prefill, a decode step the fetching of instructions and latency. WriteKeyNorms: head_dim x dims multiplications a token, KV head and page kind, bound
-// by them and by shared memory in a prefill, in a decode step by reading k_up once. MovePages and
-// WriteSinks only copy, and only in the few steps that need them.
+// prefill, a decode step the fetching of instructions and latency. WriteKeyNorms: head_dim x dims
+// multiplications a token, KV head and page kind, bound by them and by shared memory in a prefill,
+// in a decode step by reading k_up once. MovePages and WriteSinks only copy, and only in the few
+// steps that need them.
 
 #include "kernels/cuda/append_cache.h"
 

@@ -10,8 +10,8 @@
 namespace latentd {
 namespace {
 
-// In a decode step a block runs its code once, from memory: loops stay loops, and what is done twice
-// is a function that is called.
+// In a decode step a block runs its code once, from memory: loops stay loops, and what is done
+// twice is a function that is called.
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
@@ -55,8 +55,9 @@ struct MergeMemory {
         weights(sums + entries) {}
 };
 
-// sums[c] = the sum over the rows of weights[i] * row i[column + c], in one order whatever else the block or
-// the grid does. The block's threads wait for one another. All but the rows is in shared memory.
+// sums[c] = the sum over the rows of weights[i] * row i[column + c], in one order whatever else the
+// block or the grid does. The block's threads wait for one another. All but the rows is in shared
+// memory.
 __device__ __forceinline__ void SumRows(const Rows& rows, const float* weights, int columns,
                                         float* parts, float* sums) {
   constexpr int kAtOnce = 12;
@@ -104,8 +105,8 @@ struct Sinks {
   __device__ Sinks(const MergeArguments& p, int sequence, int position, int kv_head) {
     const PlanView& plan = p.plan;
     if (plan.sinks == 0) return;
-    keys = reinterpret_cast<const __half*>(SinksOf(plan, p.step, sequence)) +
-           kv_head * plan.head_dim;
+    keys =
+        reinterpret_cast<const __half*>(SinksOf(plan, p.step, sequence)) + kv_head * plan.head_dim;
     values = keys + plan.sinks * plan.sink_dims;
     first = plan.window > 0 ? max(0, position - plan.window + 1) : 0;
     end = min(plan.sinks, position + 1);
@@ -249,9 +250,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int position = tile.position + row;
   Rows partials;
   partials.stride = 2 + p.plan.coded.v.dims;
-  partials.first =
-      p.partials + 2 +
-      (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
+  partials.first = p.partials + 2 +
+                   (int64_t{local_row} * p.plan.num_heads + head) * p.max_splits * partials.stride;
   partials.count = min(p.max_splits, position / kSplitTokens + 1);
   Merge(p, heads.per_kv_head, tile.sequence, tile.first_row + row, position, head, partials);
 }
@@ -278,8 +278,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const DecodeLine line(p.step.num_sequences, all, plan.decode.units, p.blocks);
   const unsigned begin = unit * line.pages + before, share = line.share;
   const unsigned first_block = begin / share;
-  const int place =
-      line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence);
+  const int place = line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence);
   Rows partials;  // values stand behind the score and the sum
   partials.stride = static_cast<int>(heads.per_unit) * v_size;
   partials.first = p.partials + 2 + int64_t{place} * partials.stride + query * v_size;
@@ -298,9 +297,8 @@ int Shares(const CudaDevice& device, const PlanView& plan, int64_t rows) {
   return rows * plan.num_heads * slices <= 4 * device.multiprocessors() ? slices : 1;
 }
 
-void LaunchMerge(CudaDevice& device, const char* what,
-                 void (*kernel)(MergeArguments, HeadCounts), const MergeArguments& arguments,
-                 int rows, int partials) {
+void LaunchMerge(CudaDevice& device, const char* what, void (*kernel)(MergeArguments, HeadCounts),
+                 const MergeArguments& arguments, int rows, int partials) {
   const PlanView& plan = arguments.plan;
   const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
   const int bytes = MergeMemory::Bytes(partials + plan.sinks, plan.coded.v.dims);

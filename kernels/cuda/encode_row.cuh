@@ -14,9 +14,9 @@ namespace latentd {
 // is partial sum j of the definition. Products and sums are written as intrinsics, which the
 // compiler does not contract.
 //
-// The symmetric grid's six first scales are tried by a warp each; the first warp does the rest. In a
-// decode step nothing costs as much as fetching instructions: so loops stay loops, one code serves
-// all bits and both orders, and all three passes of the symmetric grid.
+// The symmetric grid's six first scales are tried by a warp each; the first warp does the rest. In
+// a decode step nothing costs as much as fetching instructions: so loops stay loops, one code
+// serves all bits and both orders, and all three passes of the symmetric grid.
 
 inline constexpr int kRowLanes = 16;
 inline constexpr int kEncodedRows = 2;  // of a CTA
@@ -169,8 +169,8 @@ __device__ inline void PutCodes(int bits, bool dim_major, const SharedRows& rows
       word[stride] = codes.y | codes.w << 4;
     } else {
       constexpr uint32_t kLow = 0x03030303;
-      word[0] = (codes.x & kLow) | (codes.y & kLow) << 2 | (codes.z & kLow) << 4 |
-                (codes.w & kLow) << 6;
+      word[0] =
+          (codes.x & kLow) | (codes.y & kLow) << 2 | (codes.z & kLow) << 4 | (codes.w & kLow) << 6;
       if (bits == 2) continue;
       reinterpret_cast<uint16_t*>(to + 4 * kBlockTokens)[token] = HighBits(codes, dim_major);
     }
@@ -282,9 +282,9 @@ __device__ inline float BestScale(const EncodeMemory& memory) {
 }
 
 // Sets the codes and returns the scale, in the first warp; `facts` are its alone. The least squares
-// fits to the codes of the first scales, then that to the codes of the best of them, then its codes.
-// A row that is not finite is no shorter way for its half of the warp: its codes are 0, and its
-// scale does not matter.
+// fits to the codes of the first scales, then that to the codes of the best of them, then its
+// codes. A row that is not finite is no shorter way for its half of the warp: its codes are 0, and
+// its scale does not matter.
 __device__ inline uint16_t EncodeSymmetric(int bits, const RowFacts& facts, const SharedRows& rows,
                                            EncodeMemory& memory) {
   const Grid grid(bits);
