@@ -84,11 +84,19 @@ class SharedRows {
   __device__ void Load(const float* values, int count) const {
 #pragma unroll 1
     for (int batch = WarpOfCta(); batch * kTilesAtOnce < tiles; batch += kFirstScales) {
-      const int i = batch * kTilesAtOnce * kTileDims + RowLane();
-      const float* at = values + i;
-      const auto value = [&](int n) { return i + n < count ? __ldg(at + n) : 0.0f; };
-      values_[batch * 32] = {value(0), value(kTileDims), value(2 * kTileDims),
-                             value(3 * kTileDims)};
+      const int left = count - batch * kTilesAtOnce * kTileDims, lane = RowLane();
+      const float* at = values + batch * kTilesAtOnce * kTileDims + lane;
+      float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (left >= kTilesAtOnce * kTileDims) {
+        four = {__ldg(at), __ldg(at + kTileDims), __ldg(at + 2 * kTileDims),
+                __ldg(at + 3 * kTileDims)};
+      } else if (left > 0) {
+        if (lane < left) four.x = __ldg(at);
+        if (lane + kTileDims < left) four.y = __ldg(at + kTileDims);
+        if (lane + 2 * kTileDims < left) four.z = __ldg(at + 2 * kTileDims);
+        if (lane + 3 * kTileDims < left) four.w = __ldg(at + 3 * kTileDims);
+      }
+      values_[batch * 32] = four;
     }
   }
 

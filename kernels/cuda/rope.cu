@@ -11,38 +11,37 @@ struct RopeArguments {
   const float* cos;          // [max_positions, pairs]
   const float* sin;
   int pairs, heads, head_dim;
-  int64_t count;  // T * heads * pairs
   float* x;
 };
 
+// blockIdx.x: the row.
 __global__ void __launch_bounds__(kThreads) RotatePairs(RopeArguments p) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= p.count) return;
-  const int pair = static_cast<int>(i % p.pairs);
-  const int64_t head = i / p.pairs;  // of all rows
-  const int64_t at = int64_t{p.positions[head / p.heads]} * p.pairs + pair;
+  const unsigned i = blockIdx.y * kThreads + threadIdx.x, pairs = p.pairs, head = i / pairs;
+  if (head >= static_cast<unsigned>(p.heads)) return;
+  const unsigned pair = i - head * pairs;
+  const int64_t at = int64_t{p.positions[blockIdx.x]} * pairs + pair;
   const float cos = p.cos[at], sin = p.sin[at];
-  float* x = p.x + head * p.head_dim + pair;
-  const float a = x[0], b = x[p.pairs];
+  float* x = p.x + (int64_t{blockIdx.x} * p.heads + head) * p.head_dim + pair;
+  const float a = x[0], b = x[pairs];
   x[0] = a * cos - b * sin;
-  x[p.pairs] = b * cos + a * sin;
+  x[pairs] = b * cos + a * sin;
 }
 
 }  // namespace
 
 void CudaRope(CudaDevice& device, StepMemory& step, const RopeParams& p,
               const DeviceRopeTable& table) {
-  const int64_t count = static_cast<int64_t>(p.positions.size()) * p.heads * p.table->pairs;
-  if (count == 0) return;
+  const auto rows = static_cast<unsigned>(p.positions.size());
+  const int count = p.heads * p.table->pairs;  // of a row
+  if (rows == 0 || count == 0) return;
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  Launch(device, "rope", RotatePairs, {blocks, kThreads},
+  Launch(device, "rope", RotatePairs, {{rows, blocks}, kThreads},
          {.positions = step.Find(p.positions),
           .cos = table.cos,
           .sin = table.sin,
           .pairs = p.table->pairs,
           .heads = p.heads,
           .head_dim = p.head_dim,
-          .count = count,
           .x = p.x});
 }
 
