@@ -24,16 +24,22 @@ void CudaAttention::Decode(const CudaAttentionPlan& cuda_plan, const StepView& s
   if (!memory.ok()) return device_.Fail(std::string(memory.message()));
   float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;
 
-  if (latents) {
-    LaunchLatentDecode(device_, plan, step, q, partials_.data());
-  } else {
+  const auto attend_coded = [&] {
+    if (latents) return LaunchLatentDecode(device_, plan, step, q, partials_.data());
     if (absorbed) AbsorbQueries(device_, plan, step, q, absorbed_q);
     LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : q, partials_.data());
-  }
-  if (own_plan.decode.kernel == DecodeKernel::kLatents) {
-    LaunchLatentDecode(device_, own_plan, step, q, own_partials);
-  } else if (plan.own_page) {
-    AttendOwnPages(plan, step, q, own_partials);
+  };
+  if (plan.own_page) {
+    // Coded pages first: they take longer, and seldom need all multiprocessors to the end.
+    device_.Fork(attend_coded);
+    if (own_plan.decode.kernel == DecodeKernel::kLatents) {
+      LaunchLatentDecode(device_, own_plan, step, q, own_partials);
+    } else {
+      AttendOwnPages(plan, step, q, own_partials);
+    }
+    device_.Join();
+  } else {
+    attend_coded();
   }
   CudaMergeDecoded(device_, {.plan = plan,
                              .step = step,

@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -40,13 +42,24 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int index) {
                                                  " has compute capability ", properties.major, ".",
                                                  properties.minor, ", the least is 8.0"));
   }
-  RETURN_IF_ERROR(StatusOf(cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking),
-                           "cudaStreamCreate"));
+  for (cudaStream_t* stream : {&device->stream_, &device->forked_stream_}) {
+    RETURN_IF_ERROR(
+        StatusOf(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  }
+  for (cudaEvent_t* event : {&device->forked_, &device->joined_}) {
+    RETURN_IF_ERROR(
+        StatusOf(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate"));
+  }
   return device;
 }
 
 CudaDevice::~CudaDevice() {
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (cudaEvent_t event : {forked_, joined_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  for (cudaStream_t stream : {stream_, forked_stream_}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
 }
 
 absl::StatusOr<void*> CudaDevice::Allocate(int64_t bytes) {
@@ -90,6 +103,17 @@ void CudaDevice::Copy(void* to, const void* from, int64_t bytes) {
   Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_),
         "copy on the device");
 }
+
+void CudaDevice::Fork(absl::FunctionRef<void()> work) {
+  Check(cudaEventRecord(forked_, stream_), "fork");
+  Check(cudaStreamWaitEvent(forked_stream_, forked_, 0), "fork");
+  std::swap(stream_, forked_stream_);
+  work();
+  Check(cudaEventRecord(joined_, stream_), "fork");
+  std::swap(stream_, forked_stream_);
+}
+
+void CudaDevice::Join() { Check(cudaStreamWaitEvent(stream_, joined_, 0), "join"); }
 
 absl::StatusOr<std::optional<DeviceMemory>> CudaDevice::Memory() {
   MakeCurrent();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "kernels/device.h"
 
 namespace latentd {
@@ -37,6 +38,10 @@ class CudaDevice final : public Device {
   bool ok() const { return error_.ok(); }  // no error was noted
 
   cudaStream_t stream() const { return stream_; }
+  // What `work` puts into the queue comes after all that was there before, and may run beside what
+  // follows until Join(), which comes before the next Fork() or Wait().
+  void Fork(absl::FunctionRef<void()> work);
+  void Join();
   // While it is the same, so is the memory that an address stands for.
   int64_t num_allocations() const { return num_allocations_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"
@@ -48,7 +53,8 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int index) : index_(index) {}
 
   const int index_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, forked_stream_ = nullptr;
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
   int capability_ = 0;
