@@ -56,6 +56,19 @@ struct NormParams {
   float* out = nullptr;           // [rows, dims], may be `in`
 };
 
+//   kSiluGated  gate / (1 + e^-gate) * up
+//   kGeluTanh   gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2 (Hendrycks, Gimpel 2016)
+enum class ActivationKind : uint8_t { kSiluGated, kGeluTanh };
+
+struct ActivationParams {
+  ActivationKind kind = ActivationKind::kSiluGated;
+  int64_t rows = 0;
+  int64_t dims = 0;
+  const float* gate = nullptr;  // [rows, dims]
+  const float* up = nullptr;    // [rows, dims] for gated kinds, else null
+  float* out = nullptr;         // [rows, dims], may be gate or up
+};
+
 // One product of a group that shares its input: out = (in x weight^T + bias) + out, without the
 // parts that are not there. A backend may round the input to 8 bits where the weight is quantised
 // (the CPU does: int8 in blocks of 32 values, each with its scale), and the input and the weight to
@@ -73,6 +86,11 @@ struct MatmulParams {
   int64_t rows = 0;           // T
   int64_t k = 0;
   absl::Span<const Product> products;  // their outputs do not overlap
+  // Ops to be done before and after the products, or null: `norm` writes `in`, and `activation`
+  // takes all that the products write, dense, one of them or gate and up. What only the next one
+  // reads (`in`, and outputs that are not the activation's) may be left unwritten.
+  const NormParams* norm = nullptr;
+  const ActivationParams* activation = nullptr;
 };
 
 // out[n] = in[rows[n]]: rows of activations, brought together.
@@ -102,19 +120,6 @@ struct RopeParams {
   int heads = 0;
   int head_dim = 0;
   float* x = nullptr;  // [T, heads, head_dim], in place
-};
-
-//   kSiluGated  gate / (1 + e^-gate) * up
-//   kGeluTanh   gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2 (Hendrycks, Gimpel 2016)
-enum class ActivationKind : uint8_t { kSiluGated, kGeluTanh };
-
-struct ActivationParams {
-  ActivationKind kind = ActivationKind::kSiluGated;
-  int64_t rows = 0;
-  int64_t dims = 0;
-  const float* gate = nullptr;  // [rows, dims]
-  const float* up = nullptr;    // [rows, dims] for gated kinds, else null
-  float* out = nullptr;         // [rows, dims], may be gate or up
 };
 
 // ---- Attention ----

@@ -34,15 +34,16 @@ bool AreNeighbours(absl::Span<const int32_t> rows) {
 
 }  // namespace
 
-void Decoder::Norm(const NormWeights& norm, int64_t rows, const float* in, float* out) {
-  ops_.Norm({.kind = config_.norm,
-             .epsilon = config_.norm_epsilon,
-             .rows = rows,
-             .dims = config_.hidden_dim,
-             .in = in,
-             .weight = norm.weight.data(),
-             .bias = norm.bias.data(),
-             .out = out});
+NormParams Decoder::NormOf(const NormWeights& norm, int64_t rows, const float* in,
+                           float* out) const {
+  return {.kind = config_.norm,
+          .epsilon = config_.norm_epsilon,
+          .rows = rows,
+          .dims = config_.hidden_dim,
+          .in = in,
+          .weight = norm.weight.data(),
+          .bias = norm.bias.data(),
+          .out = out};
 }
 
 int Decoder::CountSinkRows(const Batch& batch) const {
@@ -72,7 +73,7 @@ absl::Status Decoder::Reserve(int64_t rows, int64_t sink_rows, int64_t step_page
   RETURN_IF_ERROR(up_.Reserve(device, rows * config_.mlp_dim));
   const bool gated = config_.activation == ActivationKind::kSiluGated;
   RETURN_IF_ERROR(gate_.Reserve(device, gated ? rows * config_.mlp_dim : 0));
-  RETURN_IF_ERROR(sink_normed_.Reserve(device, sink_rows * config_.hidden_dim));
+  RETURN_IF_ERROR(sink_hidden_.Reserve(device, sink_rows * config_.hidden_dim));
   RETURN_IF_ERROR(sink_k_.Reserve(device, sink_rows * config_.kv_dim()));
   RETURN_IF_ERROR(sink_v_.Reserve(device, sink_rows * config_.kv_dim()));
   return step_pages_.Reserve(device, step_pages * page_bytes);
@@ -114,7 +115,9 @@ void Decoder::Embed(const Batch& batch) {
               .table = weights_.token_embedding.view,
               .position_table = learned ? &weights_.position_embedding.view : nullptr,
               .out = hidden});
-  if (config_.embedding_norm) Norm(weights_.embedding_norm, batch.num_tokens(), hidden, hidden);
+  if (config_.embedding_norm) {
+    ops_.Norm(NormOf(weights_.embedding_norm, batch.num_tokens(), hidden, hidden));
+  }
 }
 
 CacheView Decoder::ViewOf(int layer, const Batch& batch, const CacheLayout& layout, uint8_t* pool,
@@ -152,8 +155,7 @@ void Decoder::PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> posi
              .x = x});
 }
 
-// The exact keys and values of the rows at positions below the layer's sinks, from their part of
-// normed_.
+// The exact keys and values of the rows at positions below the layer's sinks.
 void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
   const LayerWeights& w = weights_.layers[layer];
   sink_rows_.clear();
@@ -165,14 +167,14 @@ void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
   }
   const auto rows = static_cast<int64_t>(sink_rows_.size());
   if (rows == 0) return;
-  ops_.Gather({.in = normed_.data(),
-               .dims = config_.hidden_dim,
-               .rows = sink_rows_,
-               .out = sink_normed_.data()});
+  float* hidden = sink_hidden_.data();
+  ops_.Gather(
+      {.in = hidden_.data(), .dims = config_.hidden_dim, .rows = sink_rows_, .out = hidden});
+  const NormParams norm = NormOf(w.attention_norm, rows, hidden, hidden);
   const Product products[] = {ProductOf(w.sink_k, sink_k_.data()),
                               ProductOf(w.sink_v, sink_v_.data())};
   ops_.Matmul(
-      {.in = sink_normed_.data(), .rows = rows, .k = config_.hidden_dim, .products = products});
+      {.in = hidden, .rows = rows, .k = config_.hidden_dim, .products = products, .norm = &norm});
   PlaceHeads(w.k_norm, sink_positions_, config_.num_kv_heads, sink_k_.data());
 }
 
@@ -180,12 +182,15 @@ void Decoder::ProjectSinks(int layer, absl::Span<const int32_t> positions) {
 void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache) {
   const LayerWeights& w = weights_.layers[layer];
   const int64_t rows = batch.num_tokens();
-  Norm(w.attention_norm, rows, hidden_.data(), normed_.data());
-
+  const NormParams norm = NormOf(w.attention_norm, rows, hidden_.data(), normed_.data());
   const int64_t k_dims = w.k.weight->rows(), v_dims = w.v.weight->rows();
   float *q = q_.data(), *k = k_.data(), *v = v_.data();
   const Product products[] = {ProductOf(w.q, q), ProductOf(w.k, k), ProductOf(w.v, v)};
-  ops_.Matmul({.in = normed_.data(), .rows = rows, .k = config_.hidden_dim, .products = products});
+  ops_.Matmul({.in = normed_.data(),
+               .rows = rows,
+               .k = config_.hidden_dim,
+               .products = products,
+               .norm = &norm});
 
   const AttentionPlan* plan = w.attention.get();
   PlaceHeads(w.q_norm, batch.positions, config_.num_heads, q);
@@ -210,21 +215,23 @@ void Decoder::Attend(int layer, const Batch& batch, const CacheView& cache) {
 // hidden += down(activation(up(norm(hidden)))).
 void Decoder::Mlp(int layer, int64_t rows) {
   const LayerWeights& w = weights_.layers[layer];
-  Norm(w.mlp_norm, rows, hidden_.data(), normed_.data());
+  const NormParams norm = NormOf(w.mlp_norm, rows, hidden_.data(), normed_.data());
   float* up = up_.data();
   Product products[2] = {ProductOf(w.up, up)};
   const bool gated = w.gate.weight != nullptr;
   if (gated) products[1] = ProductOf(w.gate, gate_.data());
+  const ActivationParams activation{.kind = config_.activation,
+                                    .rows = rows,
+                                    .dims = config_.mlp_dim,
+                                    .gate = gated ? gate_.data() : up,
+                                    .up = gated ? up : nullptr,
+                                    .out = up};
   ops_.Matmul({.in = normed_.data(),
                .rows = rows,
                .k = config_.hidden_dim,
-               .products = absl::MakeConstSpan(products, gated ? 2 : 1)});
-  ops_.Activation({.kind = config_.activation,
-                   .rows = rows,
-                   .dims = config_.mlp_dim,
-                   .gate = gated ? gate_.data() : up,
-                   .up = gated ? up : nullptr,
-                   .out = up});
+               .products = absl::MakeConstSpan(products, gated ? 2 : 1),
+               .norm = &norm,
+               .activation = &activation});
   const Product output = ProductOf(w.down, hidden_.data(), /*accumulate=*/true);
   ops_.Matmul({.in = up, .rows = rows, .k = config_.mlp_dim, .products = {&output, 1}});
 }
@@ -240,9 +247,13 @@ absl::StatusOr<const float*> Decoder::Logits(absl::Span<const int32_t> rows) {
   } else {
     ops_.Gather({.in = hidden_.data(), .dims = config_.hidden_dim, .rows = rows, .out = gathered});
   }
-  Norm(weights_.final_norm, count, in, gathered);
+  const NormParams norm = NormOf(weights_.final_norm, count, in, gathered);
   const Product product = ProductOf(weights_.lm_head, logits_.data());
-  ops_.Matmul({.in = gathered, .rows = count, .k = config_.hidden_dim, .products = {&product, 1}});
+  ops_.Matmul({.in = gathered,
+               .rows = count,
+               .k = config_.hidden_dim,
+               .products = {&product, 1},
+               .norm = &norm});
   return logits_.data();
 }
 

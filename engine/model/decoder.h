@@ -43,14 +43,14 @@ class Decoder {
   void PlaceHeads(const NormWeights& norm, absl::Span<const int32_t> positions, int heads,
                   float* x);
   void Mlp(int layer, int64_t rows);
-  void Norm(const NormWeights& norm, int64_t rows, const float* in, float* out);
+  NormParams NormOf(const NormWeights& norm, int64_t rows, const float* in, float* out) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
   Ops& ops_;
 
   DeviceArray<float> hidden_;     // [T, hidden]: the residual stream
-  DeviceArray<float> normed_;     // [T, hidden]
+  DeviceArray<float> normed_;     // [T, hidden], as products take it
   DeviceArray<float> q_, k_, v_;  // [T, ...] projections
   DeviceArray<float> attended_;   // [T, q_dim]
   DeviceArray<float> gate_, up_;  // [T, mlp_dim]
@@ -59,7 +59,7 @@ class Decoder {
 
   // The step's rows at positions below a layer's sinks.
   std::vector<int32_t> sink_rows_, sink_positions_;  // [n]
-  DeviceArray<float> sink_normed_;                   // [n, hidden]
+  DeviceArray<float> sink_hidden_;                   // [n, hidden]
   DeviceArray<float> sink_k_, sink_v_;               // [n, kv_dim]
   DeviceArray<uint8_t> step_pages_;  // CacheView::step_pages, used by one layer after the other
 };

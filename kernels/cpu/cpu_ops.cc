@@ -40,11 +40,16 @@ absl::StatusOr<std::unique_ptr<AttentionPlan>> CpuOps::PrepareAttention(const At
 
 void CpuOps::Embed(const EmbedParams& p) { CpuEmbed(pool_, p); }
 void CpuOps::Norm(const NormParams& p) { CpuNorm(pool_, p); }
-void CpuOps::Matmul(const MatmulParams& p) { CpuMatmul(pool_, scratch_, p); }
 void CpuOps::Rope(const RopeParams& p) { CpuRope(pool_, p); }
 void CpuOps::Activation(const ActivationParams& p) { CpuActivation(pool_, p); }
 void CpuOps::AppendCache(const AppendCacheParams& p) { CpuAppendCache(pool_, p); }
 void CpuOps::Attention(const AttentionParams& p) { CpuAttention(pool_, scratch_, p); }
+
+void CpuOps::Matmul(const MatmulParams& p) {
+  if (p.norm != nullptr) Norm(*p.norm);
+  CpuMatmul(pool_, scratch_, p);
+  if (p.activation != nullptr) Activation(*p.activation);
+}
 
 void CpuOps::Gather(const GatherParams& p) {
   for (size_t n = 0; n < p.rows.size(); ++n) {

@@ -1,3 +1,4 @@
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
 
@@ -9,13 +10,8 @@ constexpr int kThreads = 256;
 __global__ void __launch_bounds__(kThreads) Activate(ActivationParams p, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
-  const float x = p.gate[i];
-  if (p.kind == ActivationKind::kSiluGated) {
-    p.out[i] = x / (1.0f + expf(-x)) * p.up[i];
-  } else {
-    const float inner = 0.7978845608f * (x + 0.044715f * x * x * x);  // sqrt(2 / pi)
-    p.out[i] = 0.5f * x * (1.0f + tanhf(inner));
-  }
+  const float up = p.kind == ActivationKind::kSiluGated ? p.up[i] : 0.0f;
+  p.out[i] = Activated(p.kind, p.gate[i], up);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/gemv.h"
+#include "kernels/cuda/plain_ops.h"
 
 namespace latentd {
 namespace {
@@ -109,12 +110,14 @@ CudaMatmul::~CudaMatmul() {
 
 void CudaMatmul::Run(const MatmulParams& p) {
   if (p.rows == 0) return;
-  if (!batch_invariant_ && p.rows <= kMostGemvRows) return CudaGemv(device_, p);
+  if (!batch_invariant_ && FitsGemv(device_, p.rows, p.k)) return CudaGemv(device_, p);
+  if (p.norm != nullptr) CudaNorm(device_, *p.norm);
   if (const absl::Status status = inputs_.Reserve(device_, p.rows * p.k); !status.ok()) {
     return device_.Fail(std::string(status.message()));
   }
   CudaToBFloat16(device_, p.in, p.rows * p.k, inputs_.data());
   for (const Product& product : p.products) Multiply(product, p.rows, p.k);
+  if (p.activation != nullptr) CudaActivation(device_, *p.activation);
 }
 
 void CudaMatmul::Multiply(const Product& product, int64_t rows, int64_t k) {

@@ -100,7 +100,9 @@ class ReferenceOps final : public Ops {
   }
 
   void Matmul(const MatmulParams& p) override {
+    if (p.norm != nullptr) Norm(*p.norm);
     for (const Product& product : p.products) Multiply(p.in, p.rows, p.k, product);
+    if (p.activation != nullptr) Activation(*p.activation);
   }
 
   void Rope(const RopeParams& p) override {

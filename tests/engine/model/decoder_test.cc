@@ -55,11 +55,13 @@ class WatchedOps final : public Ops {
     ops_->Embed(p);
   }
   void Norm(const NormParams& p) override {
-    Note("norm", static_cast<int>(p.kind), p.rows, p.dims, p.in, p.weight, p.bias, p.out);
+    NoteNorm(p);
     ops_->Norm(p);
   }
   void Matmul(const MatmulParams& p) override {
     Note("matmul", p.in, p.rows, p.k);
+    if (p.norm != nullptr) NoteNorm(*p.norm);
+    if (p.activation != nullptr) NoteActivation(*p.activation);
     for (const Product& product : p.products) {
       Note("product", product.weight, product.bias, product.out, product.out_stride,
            product.accumulate);
@@ -71,7 +73,7 @@ class WatchedOps final : public Ops {
     ops_->Rope(p);
   }
   void Activation(const ActivationParams& p) override {
-    Note("activation", static_cast<int>(p.kind), p.rows, p.dims, p.gate, p.up, p.out);
+    NoteActivation(p);
     ops_->Activation(p);
   }
   void Gather(const GatherParams& p) override {
@@ -99,6 +101,12 @@ class WatchedOps final : public Ops {
     call << op;
     ((call << ' ' << arguments), ...);
     replayed_->push_back(call.str());
+  }
+  void NoteNorm(const NormParams& p) {
+    Note("norm", static_cast<int>(p.kind), p.rows, p.dims, p.in, p.weight, p.bias, p.out);
+  }
+  void NoteActivation(const ActivationParams& p) {
+    Note("activation", static_cast<int>(p.kind), p.rows, p.dims, p.gate, p.up, p.out);
   }
   void NoteCache(const CacheView& cache) {
     Note("cache", static_cast<const void*>(cache.layer), cache.block_bytes, cache.cu_q_lens.size(),

@@ -117,6 +117,13 @@ TEST_F(MatmulTest, PlainWeightsTakeAnyNumberOfColumns) {
   });
 }
 
+// Of which a GPU's multiprocessor may not hold those of all rows at once.
+TEST_F(MatmulTest, RowsMayBeLong) {
+  ForBothOps([](Ops& ops) {
+    for (int64_t k : {16384, 18000, 25000}) CheckProduct(ops, DType::kBF16, {4, k, 5}, true, true);
+  });
+}
+
 // However many share an input.
 TEST_F(MatmulTest, ProductsOfAnInputAreThoseOfEachAlone) {
   ForBothOps([](Ops& ops) {
@@ -222,16 +229,15 @@ TEST_F(MatmulTest, RowsOfLongSumsDoNotDependOnTheBatch) {
 }
 
 TEST_F(MatmulTest, NaNStaysInItsRow) {
-  const auto ops = NewOps();
-  ForEachKindOfCode([&] {
+  ForBothOps([](Ops& ops) {
     for (DType dtype : kAllDTypes) {
       const int64_t k = Info(dtype).block_size == 256 ? 256 : 64;
       const RandomWeight stored(dtype, 20, k, 31);
-      const std::unique_ptr<Weight> weight = Prepare(*ops, stored);
+      const std::unique_ptr<Weight> weight = Prepare(ops, stored);
       std::vector<float> in = GaussianValues(3 * k, 32);
       in[k + 40] = std::numeric_limits<float>::quiet_NaN();
       const std::vector<float> out =
-          Multiplied(*ops, {weight.get()}, in, 3, std::vector<float>(3 * 20));
+          Multiplied(ops, {weight.get()}, in, 3, std::vector<float>(3 * 20));
       for (int n = 0; n < 20; ++n) {
         EXPECT_FALSE(std::isnan(out[n])) << Info(dtype).name;
         EXPECT_TRUE(std::isnan(out[20 + n])) << Info(dtype).name;
