@@ -86,7 +86,7 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
   if (p.norm.weight == nullptr) {
 #pragma unroll 4
     for (int i = threadIdx.x; i < fours; i += threads) {
-      const float4 x = in[i];
+      const float4 x = __ldcg(in + i);
       to[i] = {Rounded(x.x, x.y), Rounded(x.z, x.w)};
     }
     return;
@@ -95,7 +95,7 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
   if (p.norm.kind == NormKind::kLayer) {
     float sum = 0.0f;
     for (int i = threadIdx.x; i < fours; i += threads) {
-      const float4 x = in[i];
+      const float4 x = __ldcg(in + i);
       sum += (x.x + x.y) + (x.z + x.w);
     }
     mean = SumOfBlock(sum) / static_cast<float>(p.k);
@@ -103,7 +103,7 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
   float squares = 0.0f;
 #pragma unroll 4
   for (int i = threadIdx.x; i < fours; i += threads) {
-    const float4 x = in[i];
+    const float4 x = __ldcg(in + i);
     const float a = x.x - mean, b = x.y - mean, c = x.z - mean, d = x.w - mean;
     squares += (a * a + b * b) + (c * c + d * d);
   }
@@ -112,8 +112,8 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
   const auto* bias = reinterpret_cast<const float4*>(p.norm.bias);
 #pragma unroll 4
   for (int i = threadIdx.x; i < fours; i += threads) {
-    const float4 x = in[i], w = weight[i];
-    const float4 b = bias == nullptr ? float4{} : bias[i];
+    const float4 x = __ldcg(in + i), w = __ldg(weight + i);
+    const float4 b = bias == nullptr ? float4{} : __ldg(bias + i);
     to[i] = {Rounded((x.x - mean) * inverse * w.x + b.x, (x.y - mean) * inverse * w.y + b.y),
              Rounded((x.z - mean) * inverse * w.z + b.z, (x.w - mean) * inverse * w.w + b.w)};
   }
@@ -165,6 +165,8 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
 
   begin_item();
   for (int place = 0; place < kPlaces - 1; ++place) fetch(place);
+  LetNextKernelBegin();
+  WaitForKernelsBefore();
   for (int t = 0; t < min(kRows, p.rows); ++t) {
     BringRow(p, p.in + int64_t{t} * p.k, reinterpret_cast<uint2*>(input + int64_t{2} * t * p.k));
   }
@@ -225,7 +227,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
     }
     if (t < min(kRows, p.rows) && n < product->n && !(p.gated && o > 0)) {
       float* out = product->out + t * product->out_stride + n;
-      *out = product->accumulate ? *out + mine : mine;
+      *out = product->accumulate ? __ldcg(out) + mine : mine;
     }
   }
 }
@@ -302,10 +304,14 @@ void CudaGemv(CudaDevice& device, const MatmulParams& p) {
     }
     if (p.activation != nullptr) Activate(*p.activation, &arguments);
     const int blocks = std::min(device.multiprocessors(), arguments.items);
+    // One block at a time has room on a multiprocessor: of the next product's, which begin as this
+    // one's end, two would find room on the first multiprocessors and none on the last.
     Launch(device, "product of few rows", choice->kernel,
            {.blocks = dim3(static_cast<unsigned>(blocks)),
             .threads = 32 * warps,
-            .shared_bytes = static_cast<int>(SharedBytes(warps, p.rows, p.k))},
+            .shared_bytes = std::max(static_cast<int>(SharedBytes(warps, p.rows, p.k)),
+                                     device.shared_bytes() / 2 + 1024),
+            .early = true},
            arguments);
   }
 }

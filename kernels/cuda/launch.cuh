@@ -12,7 +12,24 @@ struct LaunchShape {
   dim3 blocks;
   int threads = 0;       // of a block
   int shared_bytes = 0;  // of a block, beside what the kernel declares
+  // The kernel may begin before those before it have ended: until WaitForKernelsBefore, which all
+  // its threads call, it touches nothing that they write, and it writes nothing.
+  bool early = false;
 };
+
+// Lets a kernel that is launched early begin as soon as all blocks have come here or ended.
+__device__ inline void LetNextKernelBegin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+// Waits for the end of the kernels before. What they wrote is then read past the L1 cache (__ldcg),
+// where neighbours on the multiprocessor may have left older values.
+__device__ inline void WaitForKernelsBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
 
 // Puts a kernel into the device's queue. The device notes an error as one of `what`.
 template <typename... Parameters>
@@ -25,9 +42,17 @@ void Launch(CudaDevice& device, const char* what, void (*kernel)(Parameters...),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
         what);
   }
-  kernel<<<shape.blocks, shape.threads, shape.shared_bytes, device.stream()>>>(
-      std::move(arguments)...);
-  device.Check(cudaGetLastError(), what);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = device.stream();
+  config.attrs = &early;
+  config.numAttrs = shape.early && device.compute_capability() >= 90 ? 1 : 0;
+  device.Check(cudaLaunchKernelEx(&config, kernel, std::move(arguments)...), what);
 }
 
 // Where a block's shared_bytes begin.

@@ -75,6 +75,10 @@ T __ldg(const T* at) {
   return *at;
 }
 template <typename T>
+T __ldcg(const T* at) {
+  return *at;
+}
+template <typename T>
 T __ldcs(const T* at) {
   return *at;
 }

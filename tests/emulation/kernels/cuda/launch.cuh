@@ -12,7 +12,10 @@ struct LaunchShape {
   dim3 blocks;
   int threads = 0;
   int shared_bytes = 0;
+  bool early = false;
 };
+inline void LetNextKernelBegin() {}
+inline void WaitForKernelsBefore() {}
 
 template <typename... Parameters>
 void Launch(CudaDevice& device, const char*, void (*kernel)(Parameters...),
