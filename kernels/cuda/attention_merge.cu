@@ -258,6 +258,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 __global__ void __launch_bounds__(kThreads, 2)
     MergeDecoded(const __grid_constant__ MergeArguments p, const HeadCounts heads) {
+  LetNextKernelBegin();  // most often a product, which has weights to fetch
   const PlanView& plan = p.plan;
   const int sequence = blockIdx.x, head = blockIdx.y;
   if (!IsDecoded(p.step, sequence)) return;

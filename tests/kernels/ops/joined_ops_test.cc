@@ -96,7 +96,7 @@ std::vector<Joined> Cases() {
   for (int64_t rows : {1, 2, 3, 4, 5}) {
     for (NormKind norm : {NormKind::kRms, NormKind::kLayer}) {
       for (bool bias : {false, true}) {
-        cases.push_back({.rows = rows, .widths = {30, 9, 1}, .norm = norm, .bias = bias});
+        cases.push_back({.rows = rows, .widths = {30, 9, 2}, .norm = norm, .bias = bias});
         cases.push_back({.rows = rows,
                          .widths = {215, 215},
                          .norm = norm,
@@ -110,7 +110,10 @@ std::vector<Joined> Cases() {
                          .bias = bias});
       }
     }
-    cases.push_back({.rows = rows, .k = 1544, .widths = {7, 1, 3, 2, 9, 4}, .norm = NormKind::kRms,
+    cases.push_back({.rows = rows,
+                     .k = 1544,
+                     .widths = {7, 2, 3, 2, 9, 4},
+                     .norm = NormKind::kRms,
                      .accumulate = true});
     cases.push_back({.rows = rows, .widths = {8, 8}, .activation = ActivationKind::kSiluGated});
   }
@@ -122,7 +125,8 @@ using MatmulJoinedTest = OpsTest;
 TEST_F(MatmulJoinedTest, AreTheOpsOneAfterAnother) {
   const auto ops = NewOps(2);
   for (const Joined& c : Cases()) {
-    const std::vector<float> one = Outputs(*ops, c, Calls::kOne), each = Outputs(*ops, c, Calls::kOneEach);
+    const std::vector<float> one = Outputs(*ops, c, Calls::kOne),
+                             each = Outputs(*ops, c, Calls::kOneEach);
     ASSERT_EQ(one.size(), each.size());
     EXPECT_EQ(std::memcmp(one.data(), each.data(), one.size() * sizeof(float)), 0);
   }
