@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "civetweb.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
@@ -67,8 +68,14 @@ absl::StatusOr<std::unique_ptr<MetricsPage>> MetricsPage::Start(const std::strin
   const char* options[] = {"listening_ports",          listen.c_str(), "num_threads", "2",
                            "enable_directory_listing", "no",           nullptr};
   const mg_callbacks callbacks = {};
-  parts->context = mg_start(&callbacks, nullptr, options);
-  if (parts->context == nullptr) return CannotListen("--metrics-listen", listen);
+  mg_init_data start = {.callbacks = &callbacks, .configuration_options = options};
+  char reason[256] = "";
+  mg_error_data error = {.text = reason, .text_buffer_size = sizeof(reason)};
+  parts->context = mg_start2(&start, &error);
+  if (parts->context == nullptr) {
+    RETURN_IF_ERROR(CheckListen("--metrics-listen", listen));  // which says the usual reasons
+    return absl::InternalError(absl::StrCat("--metrics-listen: no page on ", listen, ": ", reason));
+  }
   mg_server_port port = {};
   mg_get_server_ports(parts->context, 1, &port);
   const std::string host = listen.substr(0, listen.rfind(':'));
