@@ -85,7 +85,7 @@ struct MatmulParams {
   const float* in = nullptr;  // [T, k]
   int64_t rows = 0;           // T
   int64_t k = 0;
-  absl::Span<const Product> products;  // their outputs do not overlap
+  absl::Span<const Product> products;  // outputs overlap neither each other nor an input
   // Ops to be done before and after the products, or null: `norm` writes `in`, and `activation`
   // takes all that the products write, dense, one of them or gate and up. What only the next one
   // reads (`in`, and outputs that are not the activation's) may be left unwritten.

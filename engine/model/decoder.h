@@ -50,7 +50,7 @@ class Decoder {
   Ops& ops_;
 
   DeviceArray<float> hidden_;     // [T, hidden]: the residual stream
-  DeviceArray<float> normed_;     // [T, hidden], as products take it
+  DeviceArray<float> normed_;     // [T, hidden], or unwritten: what products take in
   DeviceArray<float> q_, k_, v_;  // [T, ...] projections
   DeviceArray<float> attended_;   // [T, q_dim]
   DeviceArray<float> gate_, up_;  // [T, mlp_dim]

@@ -27,4 +27,9 @@ __device__ inline void Prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
 }
 
+// `threads` of a block, whole warps, wait for one another; id in [1, 16).
+__device__ inline void WaitForOthers(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
 }  // namespace latentd

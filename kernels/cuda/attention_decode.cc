@@ -30,7 +30,7 @@ void CudaAttention::Decode(const CudaAttentionPlan& cuda_plan, const StepView& s
     LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : q, partials_.data());
   };
   if (plan.own_page) {
-    // Coded pages first: they take longer, and seldom need all multiprocessors to the end.
+    // Side by side: neither fills all multiprocessors to its end.
     device_.Fork(attend_coded);
     if (own_plan.decode.kernel == DecodeKernel::kLatents) {
       LaunchLatentDecode(device_, own_plan, step, q, own_partials);

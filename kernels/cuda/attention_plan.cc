@@ -166,7 +166,9 @@ absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpe
   own_view_ = view_;
   own_view_.coded = view_.own;
   own_view_.decode = {.pages = DecodePages::kOwn};
-  const DecodeUnits own = own_view_.decode = LatentDecodeUnits(device, spec, own_view_);
+  const DecodeUnits own = LatentDecodeUnits(device, spec, own_view_);
+  own_view_.decode = own;
+  // Units alike have the same bytes of factors.
   const bool shared = own.factors == coded.factors && own.heads == coded.heads;
   if (own.kernel == DecodeKernel::kNone || shared) return absl::OkStatus();
   return AddKeyFactors(device, spec, &own_key_factors_, &own_view_);

@@ -29,6 +29,13 @@ __global__ void __launch_bounds__(kRowThreads)
 
 }  // namespace
 
+uint16_t ToBFloat16(float value) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16) | 0x40;  // NaN
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 void CudaToBFloat16(CudaDevice& device, const float* in, int64_t count, uint16_t* out) {
   if (count == 0) return;
   const int64_t fours = count / 4;

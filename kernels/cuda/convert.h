@@ -7,6 +7,9 @@
 
 namespace latentd {
 
+// A number as bf16, to nearest even, on the host.
+uint16_t ToBFloat16(float value);
+
 // out[i] = in[i] as bf16, to nearest even.
 void CudaToBFloat16(CudaDevice& device, const float* in, int64_t count, uint16_t* out);
 

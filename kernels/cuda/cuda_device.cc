@@ -106,10 +106,10 @@ void CudaDevice::Copy(void* to, const void* from, int64_t bytes) {
 
 void CudaDevice::Fork(absl::FunctionRef<void()> work) {
   Check(cudaEventRecord(forked_, stream_), "fork");
-  Check(cudaStreamWaitEvent(forked_stream_, forked_, 0), "fork");
+  Check(cudaStreamWaitEvent(forked_stream_, forked_, 0), "begin of a branch");
   std::swap(stream_, forked_stream_);
   work();
-  Check(cudaEventRecord(joined_, stream_), "fork");
+  Check(cudaEventRecord(joined_, stream_), "end of a branch");
   std::swap(stream_, forked_stream_);
 }
 

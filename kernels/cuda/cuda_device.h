@@ -11,7 +11,7 @@
 
 namespace latentd {
 
-// One GPU: its memory, and a stream as its queue.
+// One GPU: its memory, and a stream as its queue, with a branch of it (Fork).
 class CudaDevice final : public Device {
  public:
   // GPU `index` of the process. FAILED_PRECONDITION without a driver or a GPU, INVALID_ARGUMENT for

@@ -8,14 +8,14 @@
 #include "kernels/cuda/code_values.cuh"
 #include "kernels/cuda/decode_tiles.cuh"
 #include "kernels/cuda/decode_work.cuh"
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/page_tile.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace latentd {
 
 // What decode attention does with the scores of a page: online softmax, weights times V's scales,
-// and the weighted sums of V's codes. By four warps.
+// and the weighted sums of V's codes. By some warps of a block, its values' warps.
 
 inline constexpr int kMaxValueBlocks = 8;
 
@@ -23,10 +23,6 @@ inline constexpr int kMaxValueBlocks = 8;
 __device__ inline int Ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
 __device__ inline float WarpMax(float x) {
   return __int_as_float(Ordered(__reduce_max_sync(0xffffffffu, Ordered(__float_as_int(x)))));
-}
-__device__ inline float WarpSum(float x) {
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
 }
 // A power of 2 not below x >= 0, and not below the least normal number.
 __device__ inline float PowerOfTwo(float x) {

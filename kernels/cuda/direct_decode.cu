@@ -256,7 +256,6 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
       if (++stage == p.stages) stage = 0;
     }
     const int64_t place = line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
-    WaitForFetches(0);
     __syncthreads();  // the last page was read
     sums.Write(reinterpret_cast<float*>(memory + parts.stage),
                p.partials + place * parts.queries * (2 + p.plan.coded.v.dims));

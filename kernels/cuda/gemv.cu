@@ -10,6 +10,7 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace latentd {
 namespace {
@@ -67,18 +68,6 @@ __device__ inline uint32_t Rounded(float x, float y) {
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
-// The sum of `value` over the block's threads, given to all of them. Every thread calls it.
-__device__ inline float SumOfBlock(float value) {
-  __shared__ float parts[kMostWarps];
-  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(0xffffffffu, value, lanes);
-  __syncthreads();  // the last call's sum has been read
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0.0f;
-  for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) sum += parts[warp];
-  return sum;
-}
-
 // Brings a row to shared memory, normed and as bf16: four values a thread at once.
 __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2* to) {
   const auto* in = reinterpret_cast<const float4*>(row);
@@ -98,7 +87,7 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
       const float4 x = __ldcg(in + i);
       sum += (x.x + x.y) + (x.z + x.w);
     }
-    mean = SumOfBlock(sum) / static_cast<float>(p.k);
+    mean = BlockSum(sum) / static_cast<float>(p.k);
   }
   float squares = 0.0f;
 #pragma unroll 4
@@ -107,7 +96,7 @@ __device__ inline void BringRow(const GemvArguments& p, const float* row, uint2*
     const float a = x.x - mean, b = x.y - mean, c = x.z - mean, d = x.w - mean;
     squares += (a * a + b * b) + (c * c + d * d);
   }
-  const float inverse = rsqrtf(SumOfBlock(squares) / static_cast<float>(p.k) + p.norm.epsilon);
+  const float inverse = rsqrtf(BlockSum(squares) / static_cast<float>(p.k) + p.norm.epsilon);
   const auto* weight = reinterpret_cast<const float4*>(p.norm.weight);
   const auto* bias = reinterpret_cast<const float4*>(p.norm.bias);
 #pragma unroll 4
@@ -250,8 +239,13 @@ int WarpsFor(const CudaDevice& device, int64_t rows, int64_t k) {
   return 0;
 }
 
-// Products, brought into the order gate, up, write what the activation does.
-void Activate(const ActivationParams& p, GemvArguments* arguments) {
+// As the kernel reads rows and norms: four numbers at once.
+bool IsAligned(const float* values) {
+  return reinterpret_cast<uintptr_t>(values) % (4 * sizeof(float)) == 0;
+}
+
+// Puts gate before up, and makes them write the activation's output.
+void JoinActivation(const ActivationParams& p, GemvArguments* arguments) {
   arguments->activated = true;
   arguments->activation = p.kind;
   arguments->gated = p.kind == ActivationKind::kSiluGated;
@@ -280,6 +274,10 @@ void CudaGemv(CudaDevice& device, const MatmulParams& p) {
   LATENTD_CHECK(p.rows > 0 && p.rows <= kMostGemvRows && warps > 0);
   LATENTD_CHECK(p.norm == nullptr || (p.norm->out == p.in && p.norm->dims == p.k));
   LATENTD_CHECK(p.activation == nullptr || p.products.size() <= kMostProducts);
+  if (p.norm != nullptr) {
+    LATENTD_CHECK(IsAligned(p.norm->in) && IsAligned(p.norm->weight) && IsAligned(p.norm->bias));
+    for (const Product& product : p.products) LATENTD_CHECK(product.out != p.norm->in);
+  }
   const Choice* choice =
       std::ranges::find_if(kChoices, [&](const Choice& c) { return c.rows >= p.rows; });
   for (size_t begin = 0; begin < p.products.size(); begin += kMostProducts) {
@@ -302,7 +300,7 @@ void CudaGemv(CudaDevice& device, const MatmulParams& p) {
                                                .accumulate = product.accumulate};
       arguments.items += (n + kOutputs - 1) / kOutputs;
     }
-    if (p.activation != nullptr) Activate(*p.activation, &arguments);
+    if (p.activation != nullptr) JoinActivation(*p.activation, &arguments);
     const int blocks = std::min(device.multiprocessors(), arguments.items);
     // One block at a time has room on a multiprocessor: of the next product's, which begin as this
     // one's end, two would find room on the first multiprocessors and none on the last.

@@ -55,7 +55,8 @@ __device__ inline void FenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
-// Before a bulk copy to shared memory that the calling thread has written to.
+// After a thread's own writes to shared memory, before the barrier behind which a bulk copy to the
+// same place begins.
 __device__ inline void FenceBulkCopies() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
@@ -67,11 +68,6 @@ __device__ inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarr
           "r"(SharedAddress(to)),
       "l"(from), "r"(bytes), "r"(barrier.address())
       : "memory");
-}
-
-// `threads` of a block, whole warps, wait for one another; id in [1, 16).
-__device__ inline void WaitForOthers(int id, int threads) {
-  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
 // The warpgroup takes, or leaves, registers: each of its threads has so many from here on.

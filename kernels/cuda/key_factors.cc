@@ -1,11 +1,11 @@
 #include "kernels/cuda/key_factors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "kernels/cache_layout.h"
+#include "kernels/cuda/convert.h"
 #include "kernels/cuda/plan_view.h"
 #include "kernels/dtype.h"
 
@@ -37,12 +37,6 @@ void Put(FactorKind kind, float value, uint8_t* to) {
     const uint16_t half = FloatToHalf(value);
     std::memcpy(to, &half, sizeof(half));
   }
-}
-
-uint16_t TurnBits(FactorKind kind, float value) {
-  if (kind == FactorKind::kFp16) return FloatToHalf(value);
-  const uint32_t bits = std::bit_cast<uint32_t>(value);  // to the nearest bf16
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 // What a row of k_up and its bias are to be multiplied with.
@@ -116,9 +110,9 @@ KeyFactorValues MakeKeyFactors(const AttentionSpec& spec, FactorKind kind, int h
 std::vector<uint16_t> MakePageTurns(const AttentionSpec& spec, FactorKind kind) {
   const RopeTable& rope = *spec.rope;
   std::vector<uint16_t> out;
-  out.reserve(int64_t{spec.head_dim} / 16 * 128 * 8);
+  out.reserve(int64_t{spec.head_dim} / 16 * kTurnThreads * 8);
   for (int block = 0; block < spec.head_dim / 16; ++block) {
-    for (int thread = 0; thread < 128; ++thread) {
+    for (int thread = 0; thread < kTurnThreads; ++thread) {
       const int token = 16 * (thread / 32) + thread % 32 / 4 * 2;
       for (const bool sine : {false, true}) {
         for (int i = 0; i < 4; ++i) {
@@ -126,7 +120,7 @@ std::vector<uint16_t> MakePageTurns(const AttentionSpec& spec, FactorKind kind) 
           const int64_t at = int64_t{token + i / 2} * rope.pairs + pair;
           const float unturned = sine ? 0.0f : 1.0f;
           const float value = pair >= rope.pairs ? unturned : sine ? rope.sin[at] : rope.cos[at];
-          out.push_back(TurnBits(kind, value));
+          out.push_back(kind == FactorKind::kInt8 ? ToBFloat16(value) : FloatToHalf(value));
         }
       }
     }

@@ -34,10 +34,14 @@ struct KeyFactorValues {
   std::vector<uint8_t> values;  // [num_kv_heads / heads][KeyFactorBytes()]
   std::vector<float> scales;    // [num_kv_heads][head_dim / 2]
 };
-// PlanView's KeyFactors::page_turns, as bf16 (kInt8) or fp16. Of thread 32 w + l: tokens 16 w + 2
-// (l / 4) and the next one, pairs 8 b + 2 (l % 4) and the next one of block b.
-std::vector<uint16_t> MakePageTurns(const AttentionSpec& spec, FactorKind kind);
 KeyFactorValues MakeKeyFactors(const AttentionSpec& spec, FactorKind kind, int heads);
 int KeyFactorBytes(const AttentionSpec& spec, FactorKind kind, int heads);
+
+// KeyFactors::page_turns, as bf16 (kInt8) or fp16: [head_dim / 16][kTurnThreads] of 8 numbers.
+// Those of block b and thread 32 w + l are the cosines of tokens 16 w + 2 (l / 4) and the next one,
+// of pairs 8 b + 2 (l % 4) and the next one each, then the sines. Pairs that RoPE leaves alone are
+// not turned.
+inline constexpr int kTurnThreads = 128;
+std::vector<uint16_t> MakePageTurns(const AttentionSpec& spec, FactorKind kind);
 
 }  // namespace latentd

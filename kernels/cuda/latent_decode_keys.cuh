@@ -33,7 +33,7 @@ struct KeyGroup {
         token_(16 * (threadIdx.x / 32 % 4) + 2 * (lane_ / 4)) {
     const auto* turns =
         reinterpret_cast<const uint4*>(p.plan.key_factors.page_turns) + threadIdx.x % kGroupThreads;
-    static_assert(sizeof(KeyTurn<kKind>) == sizeof(uint4));
+    static_assert(sizeof(KeyTurn<kKind>) == sizeof(uint4) && kGroupThreads == kTurnThreads);
 #pragma unroll
     for (int b = 0; b < kPairBlocks; ++b) {
       if (!kInt8 && b % kKeyGroups != group) continue;  // the other warpgroup's

@@ -14,6 +14,8 @@ struct LaunchShape {
   int shared_bytes = 0;  // of a block, beside what the kernel declares
   // The kernel may begin before those before it have ended: until WaitForKernelsBefore, which all
   // its threads call, it touches nothing that they write, and it writes nothing.
+  // For that the code must be of the GPU's own generation: the build has no PTX
+  // (LatentdCuda.cmake).
   bool early = false;
 };
 

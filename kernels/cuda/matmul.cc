@@ -22,13 +22,6 @@ constexpr int64_t kMostRows = 1024;    // that algorithms tell apart
 // In bytes, of what an op is given as its output: as DeviceArray has it, and at least.
 constexpr uint32_t kOutAlignment = 256, kLeastOutAlignment = 4;
 
-uint16_t ToBFloat16(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16) | 0x40;  // NaN
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaWeight>> CudaWeight::Create(CudaDevice& device,

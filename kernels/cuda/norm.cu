@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_ops.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace latentd {
 namespace {
@@ -12,22 +13,6 @@ namespace {
 // the fetching of instructions: one short code serves all lengths.
 
 constexpr int kMostThreads = 1024;
-
-__device__ __forceinline__ float WarpSum(float value) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(~0u, value, lane);
-  return value;
-}
-
-// The sum over the block's threads, in one order, given to all of them. `warps`: used by this call
-// alone.
-__device__ __forceinline__ float SumOfBlock(float value, float (&warps)[kMostThreads / 32]) {
-  const unsigned lane = threadIdx.x % 32;
-  value = WarpSum(value);
-  if (lane == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  return WarpSum(lane < blockDim.x / 32 ? warps[lane] : 0.0f);
-}
 
 // kCount numbers at once, aligned to all of them.
 template <int kCount>
@@ -39,7 +24,6 @@ struct alignas(kCount * sizeof(float)) Numbers {
 // needs them; of long rows it reads the others again.
 template <int kCount>
 __global__ void __launch_bounds__(kMostThreads) NormRow(const __grid_constant__ NormParams p) {
-  __shared__ float sums[kMostThreads / 32], squares[kMostThreads / 32];
   using Some = Numbers<kCount>;
   const int64_t row = blockIdx.x * int64_t{p.dims};
   const auto* in = reinterpret_cast<const Some*>(p.in + row);
@@ -66,7 +50,7 @@ __global__ void __launch_bounds__(kMostThreads) NormRow(const __grid_constant__ 
       i += step;
       if (i < count) x = in[i];
     }
-    mean = SumOfBlock(mean, sums) * share;
+    mean = BlockSum(mean) * share;
   }
   float square = 0.0f;
   Some x = held;
@@ -77,7 +61,7 @@ __global__ void __launch_bounds__(kMostThreads) NormRow(const __grid_constant__ 
     i += step;
     if (i < count) x = in[i];
   }
-  const float inverse = rsqrtf(SumOfBlock(square, squares) * share + p.epsilon);
+  const float inverse = rsqrtf(BlockSum(square) * share + p.epsilon);
 #pragma unroll 1
   for (int i = first; i < count;) {
 #pragma unroll

@@ -49,13 +49,12 @@ __host__ __device__ constexpr Pair PairOf(int turned_pairs, int j) {
   return {2 * j, 2 * j + 1};
 }
 
-// k_up as decode attention multiplies it, in the order of key_factors.h, with one scale for both
-// rows of a pair.
+// What decode attention makes keys with: k_up in the order of key_factors.h, with one scale for
+// both rows of a pair, and the turns of a page.
 struct KeyFactors {
   const uint8_t* values = nullptr;  // [units][unit_bytes]
   const float* scales = nullptr;    // [num_kv_heads][head_dim / 2]
-  // How far the keys of a page are turned beyond its start, alike for all pages: [head_dim /
-  // 16][128 threads] KeyTurns (latent_decode.cuh).
+  // How far the keys of a page are turned beyond its start, alike for all pages (MakePageTurns).
   const uint16_t* page_turns = nullptr;
   int unit_bytes = 0;
 };

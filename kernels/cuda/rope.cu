@@ -15,7 +15,7 @@ struct RopeArguments {
 };
 
 // blockIdx.x: the row.
-__global__ void __launch_bounds__(kThreads) RotatePairs(RopeArguments p) {
+__global__ void __launch_bounds__(kThreads) RotatePairs(const __grid_constant__ RopeArguments p) {
   const unsigned i = blockIdx.y * kThreads + threadIdx.x, pairs = p.pairs, head = i / pairs;
   if (head >= static_cast<unsigned>(p.heads)) return;
   const unsigned pair = i - head * pairs;

@@ -8,17 +8,23 @@ namespace latentd {
 // row is a function of its input row alone.
 inline constexpr int kRowThreads = 256;
 
-// The sum of `value` over the block's threads, in one order, given to all of them. Every thread
-// calls it.
-__device__ inline float BlockSum(float value) {
-  __shared__ float warps[kRowThreads / 32];
+// The sum of `value` over a warp's lanes, given to all of them.
+__device__ __forceinline__ float WarpSum(float value) {
+#pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) value += __shfl_xor_sync(0xffffffffu, value, lane);
+  return value;
+}
+
+// The sum of `value` over the block's threads, which are whole warps, in one order, given to all of
+// them. Every thread calls it.
+__device__ __forceinline__ float BlockSum(float value) {
+  __shared__ float warps[32];
+  const unsigned lane = threadIdx.x % 32;
+  value = WarpSum(value);
   __syncthreads();  // the last call's sum has been read
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  if (lane == 0) warps[threadIdx.x / 32] = value;
   __syncthreads();
-  float sum = 0.0f;
-  for (const float part : warps) sum += part;
-  return sum;
+  return WarpSum(lane < blockDim.x / 32 ? warps[lane] : 0.0f);
 }
 
 }  // namespace latentd

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"
@@ -97,6 +98,35 @@ TEST(KeyFactorsTest, NumbersAreTheFactorsOfTheirPlace) {
           ExpectNumbersOfTheirPlaces({FactorKind::kFp16, head_dim, k_dims, heads, k_norm, false});
           ExpectNumbersOfTheirPlaces({FactorKind::kFp16, head_dim, k_dims, heads, k_norm, true});
         }
+      }
+    }
+  }
+}
+
+// Of pairs that RoPE turns; the others are left alone.
+TEST(KeyFactorsTest, TurnsAreThoseOfTheirTokensAndPairs) {
+  for (const int rope_pairs : {64, 40}) {
+    const AttentionCase c({.path = AttentionPath::kReconstruct,
+                           .num_heads = 4,
+                           .num_kv_heads = 4,
+                           .head_dim = 128,
+                           .k = One(64, Codec::kInt4),
+                           .v = One(32, Codec::kInt4),
+                           .rope_pairs = rope_pairs});
+    const RopeTable& rope = *c.spec().rope;
+    for (const FactorKind kind : {FactorKind::kInt8, FactorKind::kFp16}) {
+      const bool int8 = kind == FactorKind::kInt8;
+      const std::vector<uint16_t> turns = MakePageTurns(c.spec(), kind);
+      ASSERT_EQ(turns.size(), 8u * kTurnThreads * 8u);
+      for (size_t at = 0; at < turns.size(); ++at) {
+        const int64_t thread = at / 8 % kTurnThreads, of = at % 8;
+        const int64_t token = thread / 32 * 16 + thread % 32 / 4 * 2 + of % 4 / 2;
+        const int64_t pair = at / (8 * kTurnThreads) * 8 + thread % 4 * 2 + of % 2;
+        const bool sine = of >= 4;
+        float want = sine ? 0.0f : 1.0f;
+        if (pair < rope_pairs) want = (sine ? rope.sin : rope.cos)[token * rope_pairs + pair];
+        const float turn = int8 ? BFloat16ToFloat(turns[at]) : HalfToFloat(turns[at]);
+        ASSERT_NEAR(turn, want, int8 ? 0x1p-9f : 0x1p-12f) << token << " " << pair << " " << sine;
       }
     }
   }

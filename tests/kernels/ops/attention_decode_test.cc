@@ -36,7 +36,8 @@ void ExpectAgreesOnGroups(const std::vector<Segment>& k, const std::vector<Segme
 }
 
 // Of four heads that share one latent.
-void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biases, int window) {
+void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biases, int window,
+                            bool own_page = false) {
   SCOPED_TRACE(testing::Message() << "K " << k_dims << " " << Info(k).name << " V " << v_dims << " "
                                   << Info(v).name << " biases " << biases << " window " << window);
   ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
@@ -49,6 +50,7 @@ void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biase
                              .v = One(v_dims, v),
                              .rope_pairs = window > 0 ? 48 : 0,
                              .biases = biases,
+                             .own_page = own_page,
                              .window = window},
                             {1500, 1, 64}, 1, PlanKinds());
 }
@@ -66,6 +68,8 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
     for (const int window : {0, 100}) {
       ExpectAgreesOnOneGroup(256, codec, 384, codec, /*biases=*/false, window);
     }
+    // A window that begins in the own page.
+    ExpectAgreesOnOneGroup(128, codec, 128, codec, /*biases=*/false, 20, /*own_page=*/true);
   }
 }
 

@@ -117,14 +117,19 @@ std::vector<Joined> Cases() {
                      .accumulate = true});
     cases.push_back({.rows = rows, .widths = {8, 8}, .activation = ActivationKind::kSiluGated});
   }
+  // More columns than the warps of a GPU take at once.
+  cases.push_back({.rows = 1, .widths = {9000}, .norm = NormKind::kRms});
+  cases.push_back({.rows = 2, .widths = {5000, 5000}, .activation = ActivationKind::kSiluGated});
   return cases;
 }
 
-using MatmulJoinedTest = OpsTest;
+using JoinedOpsTest = OpsTest;
 
-TEST_F(MatmulJoinedTest, AreTheOpsOneAfterAnother) {
+TEST_F(JoinedOpsTest, AreTheOpsOneAfterAnother) {
   const auto ops = NewOps(2);
   for (const Joined& c : Cases()) {
+    SCOPED_TRACE(testing::Message() << c.rows << " rows, " << c.widths.size() << " products of k "
+                                    << c.k << (c.bias ? ", biased" : ""));
     const std::vector<float> one = Outputs(*ops, c, Calls::kOne),
                              each = Outputs(*ops, c, Calls::kOneEach);
     ASSERT_EQ(one.size(), each.size());
@@ -133,7 +138,7 @@ TEST_F(MatmulJoinedTest, AreTheOpsOneAfterAnother) {
 }
 
 // Without the law they may differ by rounding: of some inputs to the other neighbour in 16 bits.
-TEST_F(MatmulJoinedTest, AreNearTheOpsOneAfterAnotherWithoutTheLaw) {
+TEST_F(JoinedOpsTest, AreNearTheOpsOneAfterAnotherWithoutTheLaw) {
   const absl::StatusOr<std::unique_ptr<Ops>> ops = CreateFastestOps(2);
   ASSERT_TRUE(ops.ok()) << ops.status();
   for (const Joined& c : Cases()) {

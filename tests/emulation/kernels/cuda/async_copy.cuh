@@ -18,4 +18,9 @@ inline void WaitForCopies() {
 }
 inline void Prefetch(const void*) {}
 
+inline void WaitForOthers(int id, int threads) {
+  emulation::Meet(emulation::NamedMeeting(id), threads,
+                  static_cast<int>(emulation::thread_index.x) % threads, nullptr, [](void**) {});
+}
+
 }  // namespace latentd

@@ -49,11 +49,6 @@ inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarrier& barrie
   emulation::BeginBarrierCopy(&barrier, to, from, bytes);
 }
 
-inline void WaitForOthers(int id, int threads) {
-  emulation::Meet(emulation::NamedMeeting(id), threads,
-                  static_cast<int>(emulation::thread_index.x) % threads, nullptr, [](void**) {});
-}
-
 template <int kRegisters>
 inline void TakeRegisters() {}
 template <int kRegisters>
