@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "base/check.h"
 #include "kernels/cuda/cuda_device.h"
 #include "tests/emulation/block.h"
 #include "tests/emulation/queue.h"
@@ -15,13 +16,18 @@ struct LaunchShape {
   bool early = false;
 };
 inline void LetNextKernelBegin() {}
-inline void WaitForKernelsBefore() {}
+inline int64_t threads_that_waited = 0;  // of the launch: kernels run one after another
+inline void WaitForKernelsBefore() { ++threads_that_waited; }
 
 template <typename... Parameters>
 void Launch(CudaDevice& device, const char*, void (*kernel)(Parameters...),
             const LaunchShape& shape, std::type_identity_t<Parameters>... arguments) {
   emulation::Put([=] {
+    threads_that_waited = 0;
     emulation::Run(shape.blocks, shape.threads, shape.shared_bytes, [&] { kernel(arguments...); });
+    const int64_t threads =
+        int64_t{shape.blocks.x} * shape.blocks.y * shape.blocks.z * shape.threads;
+    LATENTD_CHECK(threads_that_waited == (shape.early ? threads : 0));
   });
 }
 
