@@ -200,10 +200,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
     for (int t = 0; t < kRows; ++t) {
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) {
-        float sum = sums[t][o];
-        for (int lanes = 16; lanes > 0; lanes /= 2) {
-          sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-        }
+        const float sum = WarpSum(sums[t][o]);
         if (lane == t * kOutputs + o) mine = sum;
       }
     }
