@@ -26,7 +26,7 @@ __device__ inline uint32_t ValueNibbles(const uint8_t* tile, int token, int half
 // Bits 4 to 7 of both halves as numbers, less what `middle` says: with the exponent of 64 they are
 // its units.
 __device__ inline uint32_t NibbleValues(uint32_t bits, __half2 middle) {
-  return AsBits(__hadd2(AsHalves((bits & 0x00F000F0u) | 0x54005400u), middle));
+  return AsBits(__hadd2(AsHalves(AndOr(bits, 0x00F000F0u, 0x54005400u)), middle));
 }
 // -(64 + the grid's middle).
 __device__ inline __half2 NibbleMiddle(int bits) {

@@ -20,8 +20,9 @@ class PhaseBarrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(SharedAddress(&state_)),
                  "r"(arrivals));
   }
-  __device__ void Arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(SharedAddress(&state_))
+  __device__ void Arrive(int times = 1) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(SharedAddress(&state_)),
+                 "r"(times)
                  : "memory");
   }
   // Arrives, and announces bytes that bulk copies will bring.

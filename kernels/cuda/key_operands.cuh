@@ -63,10 +63,10 @@ struct KeyOperands {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const uint2 two = *reinterpret_cast<const uint2*>(at + s * 1024);
-      a[s][0] = (two.x << 4 & kHigh) ^ kBias;
-      a[s][1] = (two.y << 4 & kHigh) ^ kBias;
-      a[s][2] = (two.x & kHigh) ^ kBias;
-      a[s][3] = (two.y & kHigh) ^ kBias;
+      a[s][0] = AndXor(two.x << 4, kHigh, kBias);
+      a[s][1] = AndXor(two.y << 4, kHigh, kBias);
+      a[s][2] = AndXor(two.x, kHigh, kBias);
+      a[s][3] = AndXor(two.y, kHigh, kBias);
     }
   }
 

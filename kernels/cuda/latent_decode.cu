@@ -17,14 +17,14 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
 #ifdef LATENTD_HOPPER
   uint8_t* memory = SharedMemory();
   if (SharedAddress(memory) % 1024 != 0) __trap();
-  const DecodeParts parts(p.plan, p.stages, p.step.num_sequences);
+  const DecodeParts& parts = p.parts;
   auto& barriers = *reinterpret_cast<DecodeBarriers*>(memory + parts.barriers);
   auto* prefix = reinterpret_cast<int32_t*>(memory + parts.prefix);
   if (threadIdx.x == 0) {
     for (PhaseBarrier& barrier : barriers.fetched) barrier.Init(1);
     for (PhaseBarrier& barrier : barriers.factors) barrier.Init(1);
     for (PhaseBarrier& barrier : barriers.turned) barrier.Init(kValueThreads);
-    for (PhaseBarrier& barrier : barriers.scored) barrier.Init(kGroupThreads);
+    for (PhaseBarrier& barrier : barriers.scored) barrier.Init(kKeyGroups * kGroupThreads);
     FenceBarriers();
   }
   CountPages(p.plan, p.step, prefix);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   int unit = -1, loads = 0;
   if (group < kKeyGroups) {
     TakeRegisters<kKeyRegisters<kKind>>();
-    KeyGroup<kKind, kHeadDim, kDims> keys(p, parts, memory, barriers, group);
+    KeyGroup<kKind, kHeadDim, kDims> keys(p, parts, memory, barriers, group, line.share == 1);
     for (; pieces.Next(&piece); unit = piece.unit) {
       if (piece.unit != unit) ++loads;
       keys.Run(piece, loads - 1);
@@ -145,16 +145,19 @@ int LatentDecodeBlocks(const CudaDevice& device) { return device.multiprocessors
 
 void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
                         const float* q, float* partials) {
+  const int stages = StagesOf(device, plan, step.num_sequences);
+  LATENTD_CHECK(stages > 0);
   LatentDecodeArguments arguments{.plan = plan,
                                   .step = step,
                                   .q = q,
                                   .partials = partials,
-                                  .stages = StagesOf(device, plan, step.num_sequences)};
+                                  .stages = stages,
+                                  .parts = DecodeParts(plan, stages, step.num_sequences)};
   arguments.num_key_tiles = KeyTiles(plan.coded.k, kMaxKeyDims / kTileDims, arguments.key_tiles);
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
-  const DecodeParts parts(plan, arguments.stages, step.num_sequences);
+  const DecodeParts& parts = arguments.parts;
   const KernelChoice* choice = ChoiceOf(plan, parts.queries);
-  LATENTD_CHECK(choice != nullptr && arguments.stages > 0);
+  LATENTD_CHECK(choice != nullptr);
   int blocks = LatentDecodeBlocks(device);
   if (ReadsOwnPages(plan)) blocks = std::min(blocks, plan.decode.units * step.num_sequences);
   Launch(device, "decode attention", choice->kernel, {blocks, kDecodeThreads, parts.bytes},

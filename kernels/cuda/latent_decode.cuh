@@ -15,7 +15,8 @@ namespace latentd {
 // Decode attention on latents whose keys are rebuilt (kReconstruct), for Hopper.
 //
 // A block attends for one unit: KV heads of one latent head, whose factors k_up stay in its shared
-// memory. Two warpgroups rebuild keys and leave scores, each of every second page; two more
+// memory. Two warpgroups rebuild keys and leave scores, each of every second page, or of a block's
+// only page, half of it each; two more
 // together fetch pages, turn the queries back by the angle of each page's start (so that keys are
 // turned by their offset in the page alone), and take scores and values to the result.
 //
@@ -38,23 +39,63 @@ inline constexpr int kMaxStages = 6;  // of fetched pages
 inline constexpr int kMaxKeyDims = 256;
 inline constexpr int kMaxPasses = 4;  // products of 128 columns of a unit
 
+struct DecodeBarriers {
+  PhaseBarrier fetched[kMaxStages];
+  PhaseBarrier factors[kMaxPasses];
+  PhaseBarrier turned[kRing];
+  PhaseBarrier scored[kRing];
+};
+
+// The parts of a block's shared memory, in bytes.
+struct DecodeParts {
+  DecodeParts(const PlanView& plan, int stages, int sequences) {
+    per_kv = plan.num_heads / plan.num_kv_heads;
+    kv_heads_of_latent = plan.num_kv_heads / plan.coded.k.latent_heads;
+    queries = plan.decode.heads * per_kv;
+    passes = (plan.decode.heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
+    query_stride = 2 * plan.head_dim + 32;
+    k_bytes = plan.coded.k.head_bytes;
+    v_bytes = plan.coded.v.head_bytes;
+    bias = plan.key_factors.unit_bytes - (plan.k_bias != nullptr ? passes * kBiasBytes : 0);
+    pass_bytes = bias / passes;
+    norm_bytes = plan.key_norms > 0 ? 2 * kBlockTokens * plan.decode.heads : 0;
+    stage_bytes = (k_bytes + v_bytes + norm_bytes + 127) / 128 * 128;
+    int at = plan.key_factors.unit_bytes;
+    const auto take = [&at](int bytes) {
+      const int begin = at;
+      at += (bytes + 127) / 128 * 128;
+      return begin;
+    };
+    stage = take(max(stages * stage_bytes, PieceBytes(plan)));
+    turned = take(kRing * queries * query_stride);
+    query = take(queries * plan.head_dim * 4);
+    scores = take(kRing * queries * kScoreStride * 4);
+    query_scales = take(queries * 4);
+    sums =
+        take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
+    prefix = take(4 * (sequences + 1));
+    barriers = take(sizeof(DecodeBarriers));
+    const bool shares_turns = plan.decode.factors == FactorKind::kFp16;
+    turns = take(shares_turns ? plan.head_dim / 16 * kGroupThreads * 16 : 0);
+    bytes = at;
+  }
+  int per_kv, kv_heads_of_latent, queries, passes, query_stride;
+  int k_bytes, v_bytes, norm_bytes, stage_bytes;
+  int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, prefix, barriers, turns;
+  int bytes;
+};
+
 struct LatentDecodeArguments {
   PlanView plan;
   StepView step;
   const float* q = nullptr;
   float* partials = nullptr;  // [places, or sequences and units][queries of a unit][2 + v dims]
   int stages = 0;
+  DecodeParts parts;  // ready made: a block would count longer than it fetches a page
   int num_key_tiles = 0;
   int num_value_blocks = 0;
   KeyTile key_tiles[kMaxKeyDims / kTileDims];
   ValueBlock value_blocks[kMaxValueBlocks];
-};
-
-struct DecodeBarriers {
-  PhaseBarrier fetched[kMaxStages];
-  PhaseBarrier factors[kMaxPasses];
-  PhaseBarrier turned[kRing];
-  PhaseBarrier scored[kRing];
 };
 
 // Pairs of turned keys and queries: their type, and products of the two.
@@ -95,45 +136,6 @@ struct StagePlace {
     stage = 0;
     ++phase;
   }
-};
-
-// The parts of a block's shared memory, in bytes.
-struct DecodeParts {
-  __host__ __device__ DecodeParts(const PlanView& plan, int stages, int sequences) {
-    per_kv = plan.num_heads / plan.num_kv_heads;
-    kv_heads_of_latent = plan.num_kv_heads / plan.coded.k.latent_heads;
-    queries = plan.decode.heads * per_kv;
-    passes = (plan.decode.heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
-    query_stride = 2 * plan.head_dim + 32;
-    k_bytes = plan.coded.k.head_bytes;
-    v_bytes = plan.coded.v.head_bytes;
-    bias = plan.key_factors.unit_bytes - (plan.k_bias != nullptr ? passes * kBiasBytes : 0);
-    pass_bytes = bias / passes;
-    norm_bytes = plan.key_norms > 0 ? 2 * kBlockTokens * plan.decode.heads : 0;
-    stage_bytes = (k_bytes + v_bytes + norm_bytes + 127) / 128 * 128;
-    int at = plan.key_factors.unit_bytes;
-    const auto take = [&at](int bytes) {
-      const int begin = at;
-      at += (bytes + 127) / 128 * 128;
-      return begin;
-    };
-    stage = take(max(stages * stage_bytes, PieceBytes(plan)));
-    turned = take(kRing * queries * query_stride);
-    query = take(queries * plan.head_dim * 4);
-    scores = take(kRing * queries * kScoreStride * 4);
-    query_scales = take(queries * 4);
-    sums =
-        take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
-    prefix = take(4 * (sequences + 1));
-    barriers = take(sizeof(DecodeBarriers));
-    const bool shares_turns = plan.decode.factors == FactorKind::kFp16;
-    turns = take(shares_turns ? plan.head_dim / 16 * kGroupThreads * 16 : 0);
-    bytes = at;
-  }
-  int per_kv, kv_heads_of_latent, queries, passes, query_stride;
-  int k_bytes, v_bytes, norm_bytes, stage_bytes;
-  int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, prefix, barriers, turns;
-  int bytes;
 };
 
 }  // namespace latentd

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/key_operands.cuh"
-#include "kernels/cuda/latent_decode.cuh"
+#include "kernels/cuda/latent_decode_fetch.cuh"
 
 namespace latentd {
 
@@ -22,12 +22,14 @@ struct KeyGroup {
   static constexpr int kHalf = kFactorColumns / 2;
 
   __device__ __forceinline__ KeyGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
-                                      uint8_t* memory, DecodeBarriers& barriers, int group)
+                                      uint8_t* memory, DecodeBarriers& barriers, int group,
+                                      bool only_page)
       : p_(p),
         parts_(parts),
         memory_(memory),
         barriers_(barriers),
         group_(group),
+        only_page_(only_page),
         lane_(threadIdx.x % 32),
         // Rows lane / 4 and 8 below are neighbouring tokens: so a thread loads both at once.
         token_(16 * (threadIdx.x / 32 % 4) + 2 * (lane_ / 4)) {
@@ -46,9 +48,13 @@ struct KeyGroup {
 
   // `loads`: how often the factors came before.
   __device__ __forceinline__ void Run(const Piece& piece, int loads) {
+    // Later pieces wait for the values' warpgroups, which fetch them.
+    if (piece.before == 0 && threadIdx.x == 0) {
+      PageFetcher<kKind>(p_, memory_, barriers_).Begin(piece, place_, true);
+    }
     for (int j = 0; j < piece.count; ++j, place_.Advance(p_.stages)) {
       const int index = piece.before + j;
-      if (index % 2 == group_) Page(index, loads);
+      if (only_page_ || index % kKeyGroups == group_) Page(index, loads);
     }
   }
 
@@ -87,7 +93,9 @@ struct KeyGroup {
     Operands keys;
     keys.Load(p_, token_, codes);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
-    for (int pass = 0; pass < parts_.passes; ++pass) {
+    // Of the only page, which both warpgroups make, every second pass.
+    const int step = only_page_ ? kKeyGroups : 1;
+    for (int pass = only_page_ ? group_ : 0; pass < parts_.passes; pass += step) {
       if constexpr (kInt8) {
         // While the right half of a pass is multiplied, the left one becomes scores.
         Multiply(keys.a, pass, 0, loads, left_);
@@ -105,7 +113,7 @@ struct KeyGroup {
         Score<1>(left_, pass, ring, keys.scale, norms);
       }
     }
-    barriers_.scored[ring].Arrive();
+    barriers_.scored[ring].Arrive(only_page_ ? 1 : kKeyGroups);
   }
 
   // Begins to multiply with half a pass's columns; kFp16: and waits.
@@ -223,7 +231,9 @@ struct KeyGroup {
   const DecodeParts& parts_;
   uint8_t* memory_;
   DecodeBarriers& barriers_;
-  const int group_, lane_, token_;
+  const int group_;
+  const bool only_page_;  // of the block
+  const int lane_, token_;
   StagePlace place_;
   Two cos_[2][kPairBlocks], sin_[2][kPairBlocks];  // kInt8
   Sum left_[kHalf / 2], right_[kHalf / 2];         // keys of both halves of a pass; kFp16: of one

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/latent_decode.cuh"
+#include "kernels/cuda/latent_decode_fetch.cuh"
 
 namespace latentd {
 
@@ -20,6 +20,7 @@ struct ValueGroup {
         parts_(parts),
         memory_(memory),
         barriers_(barriers),
+        fetcher_(p, memory, barriers),
         thread_(threadIdx.x % kValueThreads),
         warp_(thread_ / 32),
         lane_(threadIdx.x % 32),
@@ -35,70 +36,19 @@ struct ValueGroup {
   }
 
  private:
-  __device__ __forceinline__ void LoadFactors(int unit) {
-    const KeyFactors& up = p_.plan.key_factors;
-    const uint8_t* from = up.values + int64_t{unit} * up.unit_bytes;
-    const bool biased = kKind == FactorKind::kFp16 && p_.plan.k_bias != nullptr;
-    const int bytes = up.unit_bytes / parts_.passes - (biased ? kBiasBytes : 0);
-    for (int pass = 0; pass < parts_.passes; ++pass) {
-      PhaseBarrier& barrier = barriers_.factors[pass];
-      barrier.Expect(bytes + (biased ? kBiasBytes : 0));
-      BulkCopy(memory_ + pass * bytes, from + pass * bytes, bytes, barrier);
-      const int bias = parts_.bias + pass * kBiasBytes;
-      if (biased) BulkCopy(memory_ + bias, from + bias, kBiasBytes, barrier);
-    }
-  }
-
-  __device__ __forceinline__ bool ReadsOwnPages() const {
-    return p_.plan.decode.pages == DecodePages::kOwn;
-  }
-  // The block that holds page j of the piece, or the seat of the sequence whose own page it is.
-  __device__ __forceinline__ int BlockOf(const Piece& piece, int j) const {
-    if (j >= piece.count) return 0;
-    if (ReadsOwnPages()) return p_.step.seat_of[piece.sequence];
-    return p_.step.block_table[piece.sequence * p_.step.max_blocks + piece.page + j];
-  }
-  __device__ __forceinline__ const uint8_t* PageAt(int block) const {
-    const PlanView& plan = p_.plan;
-    if (!ReadsOwnPages()) return p_.step.layer + plan.coded.bytes * block;
-    return p_.step.seats + plan.sequence_bytes * block + plan.sink_bytes;
-  }
-  __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) {
-    const PageView& page = p_.plan.coded;
-    const int heads = p_.plan.decode.heads, first_head = piece.unit * heads;
-    const int latent_head = first_head / parts_.kv_heads_of_latent;
-    const uint8_t* from = PageAt(block);
-    uint8_t* to = memory_ + parts_.stage + stage * parts_.stage_bytes;
-    PhaseBarrier& barrier = barriers_.fetched[stage];
-    barrier.Expect(parts_.k_bytes + parts_.v_bytes + parts_.norm_bytes);
-    BulkCopy(to, from + int64_t{latent_head} * parts_.k_bytes, parts_.k_bytes, barrier);
-    to += parts_.k_bytes;
-    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * parts_.v_bytes, parts_.v_bytes,
-             barrier);
-    if (parts_.norm_bytes > 0) {
-      BulkCopy(to + parts_.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
-               parts_.norm_bytes, barrier);
-    }
-  }
-
   __device__ __forceinline__ void Begin(const Piece& piece, bool load) {
     if (thread_ == 0) {
-      const int count = min(piece.count, p_.stages);
-      StagePlace place = place_;
-      for (int j = 0; j < count; ++j, place.Advance(p_.stages)) {
-        Fetch(piece, place.stage, BlockOf(piece, j));
-      }
-      if (load) LoadFactors(piece.unit);
-      next_block_ = BlockOf(piece, count);
+      if (piece.before > 0) fetcher_.Begin(piece, place_, load);
+      next_block_ = fetcher_.BlockOf(piece, min(piece.count, p_.stages));
     }
+    LoadAngles(piece, 0);
     LoadQueries(piece);
     sums_.Begin();
     WaitForOthers(1, kValueThreads);
     for (int j = 0; j < kRing - 1; ++j) {
-      LoadAngles(piece, j);
       TurnQueries(piece, j);
+      LoadAngles(piece, j + 1);
     }
-    LoadAngles(piece, kRing - 1);
   }
 
   // Queries with the factors' scales, as numbers up to 1, and what those are to be multiplied with.
@@ -125,9 +75,11 @@ struct ValueGroup {
     for (int n = 0; n < kOfWarp; ++n) {
       const int query = warp_ + n * kWarps;
       if (query >= parts_.queries) break;
-      float largest = 0.0f;
-      for (const float2& pair : values[n]) largest = fmaxf(largest, hypotf(pair.x, pair.y));
-      largest = WarpMax(largest);
+      float largest = 0.0f;  // squared
+      for (const float2& pair : values[n]) {
+        largest = fmaxf(largest, pair.x * pair.x + pair.y * pair.y);
+      }
+      largest = sqrtf(WarpMax(largest));
       const float inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
       auto* to = reinterpret_cast<float2*>(memory_ + parts_.query) + query * kPairs;
 #pragma unroll
@@ -192,15 +144,16 @@ struct ValueGroup {
     sums_.Add(values, first, last);
     WaitForOthers(1, kValueThreads);
     if (thread_ == 0 && j + p_.stages < piece.count) {
-      Fetch(piece, place_.stage, next_block_);
-      next_block_ = BlockOf(piece, j + p_.stages + 1);
+      fetcher_.Fetch(piece, place_.stage, next_block_);
+      next_block_ = fetcher_.BlockOf(piece, j + p_.stages + 1);
     }
     place_.Advance(p_.stages);
   }
 
   __device__ __forceinline__ void Write(const Piece& piece, const DecodeLine& line) {
     const int64_t place =
-        ReadsOwnPages() ? piece.sequence * p_.plan.decode.units + piece.unit
+        p_.plan.decode.pages == DecodePages::kOwn
+            ? piece.sequence * p_.plan.decode.units + piece.unit
                         : line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
     sums_.Write(reinterpret_cast<float*>(memory_ + parts_.stage),
                 p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
@@ -212,6 +165,7 @@ struct ValueGroup {
   const DecodeParts& parts_;
   uint8_t* memory_;
   DecodeBarriers& barriers_;
+  const PageFetcher<kKind> fetcher_;
   const int thread_, warp_, lane_;
   float* query_scales_;
   StagePlace place_;

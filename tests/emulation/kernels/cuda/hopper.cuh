@@ -16,8 +16,9 @@ class PhaseBarrier {
     arrivals_ = left_ = static_cast<int16_t>(arrivals);
     phase_ = 0;
   }
-  void Arrive() {
-    if (--left_ > 0) return;
+  void Arrive(int times = 1) {
+    left_ = static_cast<int16_t>(left_ - times);
+    if (left_ > 0) return;
     left_ = arrivals_;
     ++phase_;
     emulation::Wake(this);

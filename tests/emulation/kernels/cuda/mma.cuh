@@ -12,6 +12,9 @@
 
 namespace latentd {
 
+inline uint32_t AndOr(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
+inline uint32_t AndXor(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) ^ bits; }
+
 struct FragmentA {
   uint32_t x[4];
 };

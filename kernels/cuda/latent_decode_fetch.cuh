@@ -1,0 +1,80 @@
+#pragma once
+
+#include "kernels/cuda/latent_decode.cuh"
+
+namespace latentd {
+
+#ifdef LATENTD_HOPPER
+
+// Brings pages and factors to the shared memory of latent_decode.cuh. One thread calls it.
+template <FactorKind kKind>
+class PageFetcher {
+ public:
+  __device__ __forceinline__ PageFetcher(const LatentDecodeArguments& p, uint8_t* memory,
+                                         DecodeBarriers& barriers)
+      : p_(p), memory_(memory), barriers_(barriers) {}
+
+  // A piece's first pages, from `place` on, and the factors of its unit if they are not there. All
+  // earlier pieces are done.
+  __device__ __forceinline__ void Begin(const Piece& piece, StagePlace place, bool load) const {
+    for (int j = 0; j < min(piece.count, p_.stages); ++j, place.Advance(p_.stages)) {
+      Fetch(piece, place.stage, BlockOf(piece, j));
+    }
+    if (load) FetchFactors(piece.unit);
+  }
+
+  // The block that holds page j of the piece, or the seat of the sequence whose own page it is.
+  __device__ __forceinline__ int BlockOf(const Piece& piece, int j) const {
+    if (j >= piece.count) return 0;
+    if (ReadsOwnPages()) return p_.step.seat_of[piece.sequence];
+    return p_.step.block_table[piece.sequence * p_.step.max_blocks + piece.page + j];
+  }
+  __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) const {
+    const PageView& page = p_.plan.coded;
+    const int heads = p_.plan.decode.heads, first_head = piece.unit * heads;
+    const int latent_head = first_head / p_.parts.kv_heads_of_latent;
+    const uint8_t* from = PageAt(block);
+    uint8_t* to = memory_ + p_.parts.stage + stage * p_.parts.stage_bytes;
+    PhaseBarrier& barrier = barriers_.fetched[stage];
+    barrier.Expect(p_.parts.k_bytes + p_.parts.v_bytes + p_.parts.norm_bytes);
+    BulkCopy(to, from + int64_t{latent_head} * p_.parts.k_bytes, p_.parts.k_bytes, barrier);
+    to += p_.parts.k_bytes;
+    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * p_.parts.v_bytes, p_.parts.v_bytes,
+             barrier);
+    if (p_.parts.norm_bytes > 0) {
+      BulkCopy(to + p_.parts.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
+               p_.parts.norm_bytes, barrier);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool ReadsOwnPages() const {
+    return p_.plan.decode.pages == DecodePages::kOwn;
+  }
+  __device__ __forceinline__ const uint8_t* PageAt(int block) const {
+    const PlanView& plan = p_.plan;
+    if (!ReadsOwnPages()) return p_.step.layer + plan.coded.bytes * block;
+    return p_.step.seats + plan.sequence_bytes * block + plan.sink_bytes;
+  }
+  __device__ __forceinline__ void FetchFactors(int unit) const {
+    const KeyFactors& up = p_.plan.key_factors;
+    const uint8_t* from = up.values + int64_t{unit} * up.unit_bytes;
+    const bool biased = kKind == FactorKind::kFp16 && p_.plan.k_bias != nullptr;
+    const int bytes = up.unit_bytes / p_.parts.passes - (biased ? kBiasBytes : 0);
+    for (int pass = 0; pass < p_.parts.passes; ++pass) {
+      PhaseBarrier& barrier = barriers_.factors[pass];
+      barrier.Expect(bytes + (biased ? kBiasBytes : 0));
+      BulkCopy(memory_ + pass * bytes, from + pass * bytes, bytes, barrier);
+      const int bias = p_.parts.bias + pass * kBiasBytes;
+      if (biased) BulkCopy(memory_ + bias, from + bias, kBiasBytes, barrier);
+    }
+  }
+
+  const LatentDecodeArguments& p_;
+  uint8_t* memory_;
+  DecodeBarriers& barriers_;
+};
+
+#endif
+
+}  // namespace latentd
