@@ -154,7 +154,7 @@ struct ValueGroup {
     const int64_t place =
         p_.plan.decode.pages == DecodePages::kOwn
             ? piece.sequence * p_.plan.decode.units + piece.unit
-                        : line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
+            : line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
     sums_.Write(reinterpret_cast<float*>(memory_ + parts_.stage),
                 p_.partials + place * parts_.queries * (2 + p_.plan.coded.v.dims));
     FenceBulkCopies();
