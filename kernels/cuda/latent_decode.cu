@@ -36,14 +36,14 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   int unit = -1, loads = 0;
   if (group < kKeyGroups) {
     TakeRegisters<kKeyRegisters<kKind>>();
-    KeyGroup<kKind, kHeadDim, kDims> keys(p, parts, memory, barriers, group, line.share == 1);
+    KeyGroup<kKind, kHeadDim, kDims> keys(p, memory, barriers, group, line.share == 1);
     for (; pieces.Next(&piece); unit = piece.unit) {
       if (piece.unit != unit) ++loads;
       keys.Run(piece, loads - 1);
     }
   } else {
     LeaveRegisters<256 - kKeyRegisters<kKind>>();
-    ValueGroup<kKind, kHeadDim, kHalves, kQueryTiles> values(p, parts, memory, barriers);
+    ValueGroup<kKind, kHeadDim, kHalves, kQueryTiles> values(p, memory, barriers);
     for (; pieces.Next(&piece); unit = piece.unit) {
       values.Run(piece, line, piece.unit != unit);
     }

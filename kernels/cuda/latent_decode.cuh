@@ -15,10 +15,10 @@ namespace latentd {
 // Decode attention on latents whose keys are rebuilt (kReconstruct), for Hopper.
 //
 // A block attends for one unit: KV heads of one latent head, whose factors k_up stay in its shared
-// memory. Two warpgroups rebuild keys and leave scores, each of every second page, or of a block's
-// only page, half of it each; two more
-// together fetch pages, turn the queries back by the angle of each page's start (so that keys are
-// turned by their offset in the page alone), and take scores and values to the result.
+// memory. Two warpgroups rebuild keys and leave scores, each of every second page, or of every
+// second pass where the block has but one page; two more together fetch pages, turn the queries
+// back by the angle of each page's start (so that keys are turned by their offset in the page
+// alone), and take scores and values to the result.
 //
 //   kInt8, of codes of at most 4 bits, those of K in one segment, without a k_bias:
 //     codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores

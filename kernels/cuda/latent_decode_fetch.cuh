@@ -12,7 +12,7 @@ class PageFetcher {
  public:
   __device__ __forceinline__ PageFetcher(const LatentDecodeArguments& p, uint8_t* memory,
                                          DecodeBarriers& barriers)
-      : p_(p), memory_(memory), barriers_(barriers) {}
+      : p_(p), parts_(p.parts), memory_(memory), barriers_(barriers) {}
 
   // A piece's first pages, from `place` on, and the factors of its unit if they are not there. All
   // earlier pieces are done.
@@ -32,18 +32,18 @@ class PageFetcher {
   __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) const {
     const PageView& page = p_.plan.coded;
     const int heads = p_.plan.decode.heads, first_head = piece.unit * heads;
-    const int latent_head = first_head / p_.parts.kv_heads_of_latent;
+    const int latent_head = first_head / parts_.kv_heads_of_latent;
     const uint8_t* from = PageAt(block);
-    uint8_t* to = memory_ + p_.parts.stage + stage * p_.parts.stage_bytes;
+    uint8_t* to = memory_ + parts_.stage + stage * parts_.stage_bytes;
     PhaseBarrier& barrier = barriers_.fetched[stage];
-    barrier.Expect(p_.parts.k_bytes + p_.parts.v_bytes + p_.parts.norm_bytes);
-    BulkCopy(to, from + int64_t{latent_head} * p_.parts.k_bytes, p_.parts.k_bytes, barrier);
-    to += p_.parts.k_bytes;
-    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * p_.parts.v_bytes, p_.parts.v_bytes,
+    barrier.Expect(parts_.k_bytes + parts_.v_bytes + parts_.norm_bytes);
+    BulkCopy(to, from + int64_t{latent_head} * parts_.k_bytes, parts_.k_bytes, barrier);
+    to += parts_.k_bytes;
+    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * parts_.v_bytes, parts_.v_bytes,
              barrier);
-    if (p_.parts.norm_bytes > 0) {
-      BulkCopy(to + p_.parts.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
-               p_.parts.norm_bytes, barrier);
+    if (parts_.norm_bytes > 0) {
+      BulkCopy(to + parts_.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
+               parts_.norm_bytes, barrier);
     }
   }
 
@@ -60,17 +60,18 @@ class PageFetcher {
     const KeyFactors& up = p_.plan.key_factors;
     const uint8_t* from = up.values + int64_t{unit} * up.unit_bytes;
     const bool biased = kKind == FactorKind::kFp16 && p_.plan.k_bias != nullptr;
-    const int bytes = up.unit_bytes / p_.parts.passes - (biased ? kBiasBytes : 0);
-    for (int pass = 0; pass < p_.parts.passes; ++pass) {
+    const int bytes = up.unit_bytes / parts_.passes - (biased ? kBiasBytes : 0);
+    for (int pass = 0; pass < parts_.passes; ++pass) {
       PhaseBarrier& barrier = barriers_.factors[pass];
       barrier.Expect(bytes + (biased ? kBiasBytes : 0));
       BulkCopy(memory_ + pass * bytes, from + pass * bytes, bytes, barrier);
-      const int bias = p_.parts.bias + pass * kBiasBytes;
+      const int bias = parts_.bias + pass * kBiasBytes;
       if (biased) BulkCopy(memory_ + bias, from + bias, kBiasBytes, barrier);
     }
   }
 
   const LatentDecodeArguments& p_;
+  const DecodeParts& parts_;
   uint8_t* memory_;
   DecodeBarriers& barriers_;
 };

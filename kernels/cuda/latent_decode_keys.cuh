@@ -21,11 +21,10 @@ struct KeyGroup {
   static constexpr int kPairBlocks = kHeadDim / 16;       // of 8 pairs
   static constexpr int kHalf = kFactorColumns / 2;
 
-  __device__ __forceinline__ KeyGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
-                                      uint8_t* memory, DecodeBarriers& barriers, int group,
-                                      bool only_page)
+  __device__ __forceinline__ KeyGroup(const LatentDecodeArguments& p, uint8_t* memory,
+                                      DecodeBarriers& barriers, int group, bool only_page)
       : p_(p),
-        parts_(parts),
+        parts_(p.parts),
         memory_(memory),
         barriers_(barriers),
         group_(group),

@@ -14,19 +14,19 @@ struct ValueGroup {
   using Numbers = KeyNumbers<kKind>;
   static constexpr int kPairs = kHeadDim / 2;
 
-  __device__ __forceinline__ ValueGroup(const LatentDecodeArguments& p, const DecodeParts& parts,
-                                        uint8_t* memory, DecodeBarriers& barriers)
+  __device__ __forceinline__ ValueGroup(const LatentDecodeArguments& p, uint8_t* memory,
+                                        DecodeBarriers& barriers)
       : p_(p),
-        parts_(parts),
+        parts_(p.parts),
         memory_(memory),
         barriers_(barriers),
         fetcher_(p, memory, barriers),
         thread_(threadIdx.x % kValueThreads),
         warp_(thread_ / 32),
         lane_(threadIdx.x % 32),
-        query_scales_(reinterpret_cast<float*>(memory + parts.query_scales)),
-        sums_(p.plan.coded.v, p.value_blocks, p.num_value_blocks, parts.queries,
-              memory + parts.sums) {}
+        query_scales_(reinterpret_cast<float*>(memory + p.parts.query_scales)),
+        sums_(p.plan.coded.v, p.value_blocks, p.num_value_blocks, p.parts.queries,
+              memory + p.parts.sums) {}
 
   // `load`: whether the block's factors are another unit's, or none yet.
   __device__ __forceinline__ void Run(const Piece& piece, const DecodeLine& line, bool load) {
