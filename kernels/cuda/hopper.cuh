@@ -20,6 +20,7 @@ class PhaseBarrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(SharedAddress(&state_)),
                  "r"(arrivals));
   }
+  // As so many threads.
   __device__ void Arrive(int times = 1) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(SharedAddress(&state_)),
                  "r"(times)

@@ -94,8 +94,6 @@ bool AllAre(bool (*is)(const SegmentView&), const PlaneView& plane) {
   return std::all_of(plane.segments, plane.segments + plane.num_segments, is);
 }
 
-bool ReadsOwnPages(const PlanView& plan) { return plan.decode.pages == DecodePages::kOwn; }
-
 // Stages of fetched pages that fit, of a step with so many sequences; 0 where too few do. Each own
 // page is a piece of its own, which needs one.
 int StagesOf(const CudaDevice& device, const PlanView& plan, int sequences) {

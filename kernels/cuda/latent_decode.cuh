@@ -16,9 +16,9 @@ namespace latentd {
 //
 // A block attends for one unit: KV heads of one latent head, whose factors k_up stay in its shared
 // memory. Two warpgroups rebuild keys and leave scores, each of every second page, or of every
-// second pass where the block has but one page; two more together fetch pages, turn the queries
-// back by the angle of each page's start (so that keys are turned by their offset in the page
-// alone), and take scores and values to the result.
+// second pass of a block's only page; one of their threads fetches the block's first pages. Two
+// more together fetch all others, turn the queries back by the angle of each page's start (so that
+// keys are turned by their offset in the page alone), and take scores and values to the result.
 //
 //   kInt8, of codes of at most 4 bits, those of K in one segment, without a k_bias:
 //     codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores
@@ -45,6 +45,10 @@ struct DecodeBarriers {
   PhaseBarrier turned[kRing];
   PhaseBarrier scored[kRing];
 };
+
+__host__ __device__ inline bool ReadsOwnPages(const PlanView& plan) {
+  return plan.decode.pages == DecodePages::kOwn;
+}
 
 // The parts of a block's shared memory, in bytes.
 struct DecodeParts {

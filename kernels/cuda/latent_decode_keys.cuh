@@ -3,7 +3,8 @@
 #include <type_traits>
 
 #include "kernels/cuda/key_operands.cuh"
-#include "kernels/cuda/latent_decode_fetch.cuh"
+#include "kernels/cuda/latent_decode.cuh"
+#include "kernels/cuda/page_fetcher.cuh"
 
 namespace latentd {
 
@@ -47,9 +48,9 @@ struct KeyGroup {
 
   // `loads`: how often the factors came before.
   __device__ __forceinline__ void Run(const Piece& piece, int loads) {
-    // Later pieces wait for the values' warpgroups, which fetch them.
+    // A block's first pages, while the values' warpgroups, which fetch all others, load queries.
     if (piece.before == 0 && threadIdx.x == 0) {
-      PageFetcher<kKind>(p_, memory_, barriers_).Begin(piece, place_, true);
+      PageFetcher(p_, memory_, barriers_).Begin(piece, place_, true);
     }
     for (int j = 0; j < piece.count; ++j, place_.Advance(p_.stages)) {
       const int index = piece.before + j;
@@ -93,8 +94,8 @@ struct KeyGroup {
     keys.Load(p_, token_, codes);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
     // Of the only page, which both warpgroups make, every second pass.
-    const int step = only_page_ ? kKeyGroups : 1;
-    for (int pass = only_page_ ? group_ : 0; pass < parts_.passes; pass += step) {
+    for (int pass = only_page_ ? group_ : 0; pass < parts_.passes;
+         pass += only_page_ ? kKeyGroups : 1) {
       if constexpr (kInt8) {
         // While the right half of a pass is multiplied, the left one becomes scores.
         Multiply(keys.a, pass, 0, loads, left_);

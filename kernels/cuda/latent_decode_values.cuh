@@ -1,13 +1,14 @@
 #pragma once
 
-#include "kernels/cuda/latent_decode_fetch.cuh"
+#include "kernels/cuda/latent_decode.cuh"
+#include "kernels/cuda/page_fetcher.cuh"
 
 namespace latentd {
 
 #ifdef LATENTD_HOPPER
 
-// The warpgroups of latent_decode.cuh that fetch pages, turn queries, and take scores and values
-// to the result.
+// The warpgroups of latent_decode.cuh that fetch all pages but a block's first, turn queries, and
+// take scores and values to the result.
 
 template <FactorKind kKind, int kHeadDim, int kHalves, int kQueryTiles>
 struct ValueGroup {
@@ -28,7 +29,7 @@ struct ValueGroup {
         sums_(p.plan.coded.v, p.value_blocks, p.num_value_blocks, p.parts.queries,
               memory + p.parts.sums) {}
 
-  // `load`: whether the block's factors are another unit's, or none yet.
+  // `load`: whether the factors in shared memory are another unit's.
   __device__ __forceinline__ void Run(const Piece& piece, const DecodeLine& line, bool load) {
     Begin(piece, load);
     for (int j = 0; j < piece.count; ++j) Page(piece, j);
@@ -75,12 +76,12 @@ struct ValueGroup {
     for (int n = 0; n < kOfWarp; ++n) {
       const int query = warp_ + n * kWarps;
       if (query >= parts_.queries) break;
-      float largest = 0.0f;  // squared
+      float largest = 0x1p-126f;  // whose inverse is finite
       for (const float2& pair : values[n]) {
-        largest = fmaxf(largest, pair.x * pair.x + pair.y * pair.y);
+        largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y)));
       }
-      largest = sqrtf(WarpMax(largest));
-      const float inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
+      largest = WarpMax(largest);
+      const float inverse = 1.0f / largest;
       auto* to = reinterpret_cast<float2*>(memory_ + parts_.query) + query * kPairs;
 #pragma unroll
       for (int i = 0; i < kPairs / 32; ++i) {
@@ -152,7 +153,7 @@ struct ValueGroup {
 
   __device__ __forceinline__ void Write(const Piece& piece, const DecodeLine& line) {
     const int64_t place =
-        p_.plan.decode.pages == DecodePages::kOwn
+        ReadsOwnPages(p_.plan)
             ? piece.sequence * p_.plan.decode.units + piece.unit
             : line.Place(static_cast<int>(blockIdx.x), piece.unit, piece.sequence);
     sums_.Write(reinterpret_cast<float*>(memory_ + parts_.stage),
@@ -165,7 +166,7 @@ struct ValueGroup {
   const DecodeParts& parts_;
   uint8_t* memory_;
   DecodeBarriers& barriers_;
-  const PageFetcher<kKind> fetcher_;
+  const PageFetcher fetcher_;
   const int thread_, warp_, lane_;
   float* query_scales_;
   StagePlace place_;

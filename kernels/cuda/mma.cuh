@@ -8,9 +8,6 @@
 
 namespace latentd {
 
-// The tensor cores' product of sm_80 and later: D [16][8] += A [16][16] B [16][8], fp16 in, fp32
-// out. Lane l holds of D the rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
-
 // x & mask | bits, and x & mask ^ bits, as one instruction: of two constants the compiler makes
 // two.
 __device__ inline uint32_t AndOr(uint32_t x, uint32_t mask, uint32_t bits) {
@@ -23,6 +20,9 @@ __device__ inline uint32_t AndXor(uint32_t x, uint32_t mask, uint32_t bits) {
   asm("lop3.b32 %0, %1, %2, %3, 0x6A;\n" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
   return out;
 }
+
+// The tensor cores' product of sm_80 and later: D [16][8] += A [16][16] B [16][8], fp16 in, fp32
+// out. Lane l holds of D the rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
 
 struct FragmentA {
   uint32_t x[4];

@@ -103,6 +103,31 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
 }
 
 // Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
+// Few pages: a block has one, which its warpgroups may share. Units of 1 to 6 heads, some with an
+// odd number of passes, own pages and key norms.
+TEST_F(AttentionDecodeTest, AgreesOnSinglePages) {
+  for (const int head_dim : {64, 128}) {
+    for (const int latent_heads : {2, 6}) {
+      for (const Codec codec : {Codec::kInt4, Codec::kF16}) {
+        SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " latent heads "
+                                        << latent_heads << " " << Info(codec).name);
+        ExpectAgreesWithReference({.path = AttentionPath::kReconstruct,
+                                   .num_heads = 12,
+                                   .num_kv_heads = 6,
+                                   .head_dim = head_dim,
+                                   .k_latent_heads = latent_heads,
+                                   .v_latent_heads = latent_heads,
+                                   .k = One(96, codec),
+                                   .v = One(80, codec),
+                                   .biases = codec == Codec::kF16,
+                                   .own_page = latent_heads == 6,
+                                   .k_norm = codec == Codec::kInt4},
+                                  {40}, 1, PlanKinds());
+      }
+    }
+  }
+}
+
 TEST_F(AttentionDecodeTest, AgreesOnManySequences) {
   std::vector<int32_t> kv_lens;
   for (int i = 0; i < 150; ++i) kv_lens.push_back(1 + i * 37 % 300);

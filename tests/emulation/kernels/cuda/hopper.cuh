@@ -18,6 +18,7 @@ class PhaseBarrier {
   }
   void Arrive(int times = 1) {
     left_ = static_cast<int16_t>(left_ - times);
+    if (left_ < 0) __trap();
     if (left_ > 0) return;
     left_ = arrivals_;
     ++phase_;

@@ -6,8 +6,8 @@ namespace latentd {
 
 #ifdef LATENTD_HOPPER
 
-// Brings pages and factors to the shared memory of latent_decode.cuh. One thread calls it.
-template <FactorKind kKind>
+// Brings pages and factors to the shared memory of latent_decode.cuh. One thread at a time calls
+// it: of the keys for a block's first piece, then of the values.
 class PageFetcher {
  public:
   __device__ __forceinline__ PageFetcher(const LatentDecodeArguments& p, uint8_t* memory,
@@ -26,7 +26,7 @@ class PageFetcher {
   // The block that holds page j of the piece, or the seat of the sequence whose own page it is.
   __device__ __forceinline__ int BlockOf(const Piece& piece, int j) const {
     if (j >= piece.count) return 0;
-    if (ReadsOwnPages()) return p_.step.seat_of[piece.sequence];
+    if (ReadsOwnPages(p_.plan)) return p_.step.seat_of[piece.sequence];
     return p_.step.block_table[piece.sequence * p_.step.max_blocks + piece.page + j];
   }
   __device__ __forceinline__ void Fetch(const Piece& piece, int stage, int block) const {
@@ -48,19 +48,16 @@ class PageFetcher {
   }
 
  private:
-  __device__ __forceinline__ bool ReadsOwnPages() const {
-    return p_.plan.decode.pages == DecodePages::kOwn;
-  }
   __device__ __forceinline__ const uint8_t* PageAt(int block) const {
     const PlanView& plan = p_.plan;
-    if (!ReadsOwnPages()) return p_.step.layer + plan.coded.bytes * block;
+    if (!ReadsOwnPages(plan)) return p_.step.layer + plan.coded.bytes * block;
     return p_.step.seats + plan.sequence_bytes * block + plan.sink_bytes;
   }
   __device__ __forceinline__ void FetchFactors(int unit) const {
     const KeyFactors& up = p_.plan.key_factors;
     const uint8_t* from = up.values + int64_t{unit} * up.unit_bytes;
-    const bool biased = kKind == FactorKind::kFp16 && p_.plan.k_bias != nullptr;
-    const int bytes = up.unit_bytes / parts_.passes - (biased ? kBiasBytes : 0);
+    const bool biased = p_.plan.k_bias != nullptr;
+    const int bytes = parts_.pass_bytes;
     for (int pass = 0; pass < parts_.passes; ++pass) {
       PhaseBarrier& barrier = barriers_.factors[pass];
       barrier.Expect(bytes + (biased ? kBiasBytes : 0));
