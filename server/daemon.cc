@@ -73,7 +73,8 @@ void LogCache(const EngineInfo& info) {
 void LogDrain(int open, absl::Time deadline) {
   if (open == 0) return;
   spdlog::info(
-      "draining: {} open requests have until {} (--drain-seconds), new ones are refused; a second "
+      "draining: open requests ({}) have until {} (--drain-seconds), new ones are refused; a "
+      "second "
       "signal ends them at once",
       open, absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
 }
