@@ -74,8 +74,7 @@ void LogDrain(int open, absl::Time deadline) {
   if (open == 0) return;
   spdlog::info(
       "draining: open requests ({}) have until {} (--drain-seconds), new ones are refused; a "
-      "second "
-      "signal ends them at once",
+      "second signal ends them at once",
       open, absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", deadline, absl::UTCTimeZone()));
 }
 

@@ -102,7 +102,6 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
   }
 }
 
-// Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
 // Few pages: a block has one, which its warpgroups may share. Units of 1 to 6 heads, some with an
 // odd number of passes, own pages and key norms.
 TEST_F(AttentionDecodeTest, AgreesOnSinglePages) {
@@ -128,6 +127,7 @@ TEST_F(AttentionDecodeTest, AgreesOnSinglePages) {
   }
 }
 
+// Many sequences: blocks of a GPU that walk over long runs of pages, of several sequences.
 TEST_F(AttentionDecodeTest, AgreesOnManySequences) {
   std::vector<int32_t> kv_lens;
   for (int i = 0; i < 150; ++i) kv_lens.push_back(1 + i * 37 % 300);
