@@ -150,13 +150,14 @@ __global__ void __launch_bounds__(kEncodeThreads)
   const int count = there ? min(width - segment.first_dim, segment.dims) : 0;
   const SharedRows rows(SharedMemory(), segment.dims);
   const bool scaled = IsScaled(segment.codec);
-  if (scaled) rows.Load(values, count);
   SegmentPlace to = {nullptr, 0};
   if (there) {
     const TokenPlace place = PlaceOfRow(p, row, own);
     to = {place.page + (keys ? 0 : page.v_offset) + int64_t{head} * plane.head_bytes, place.token};
   }
+  WaitForKernelsBefore();
   if (!scaled) return PutWhole(segment, keys, values, count, to);
+  rows.Load(values, count);
   __syncthreads();  // rows are there
   EncodeSegment(segment, keys, rows, to);
 }
@@ -356,7 +357,8 @@ void CudaAppendCache(CudaDevice& device, StepMemory& step, const AppendCachePara
   Launch(device, "append", EncodeRows,
          {.blocks = {NumCtas(arguments.step.num_rows, kEncodedRows), static_cast<unsigned>(pieces)},
           .threads = kEncodeThreads,
-          .shared_bytes = SharedRows::Bytes(longest)},
+          .shared_bytes = SharedRows::Bytes(longest),
+          .early = true},
          arguments);
   if (plan.key_norms > 0) LaunchKeyNorms(arguments, device);
 }

@@ -15,6 +15,13 @@ __device__ inline uint32_t SharedAddress(const void* at) {
 __device__ inline void BeginCopy(uint32_t to, const uint8_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
 }
+// How the second-level cache takes what a step reads once: it is given up before all else, so that
+// kernels' code and factors stay. What createpolicy.fractional.L2::evict_first makes of 1.
+inline constexpr uint64_t kReadOnce = 0x12F0000000000000;
+__device__ inline void BeginCopyOnce(uint32_t to, const uint8_t* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;\n" ::"r"(to),
+               "l"(from), "l"(kReadOnce));
+}
 __device__ inline void EndCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Waits for all groups of the thread's but the newest kNewest.
 template <int kNewest>

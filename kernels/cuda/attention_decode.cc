@@ -15,7 +15,11 @@ void CudaAttention::Decode(const CudaAttentionPlan& cuda_plan, const StepView& s
   const PlanView &plan = cuda_plan.view(), &own_plan = cuda_plan.own_view();
   const bool latents = plan.decode.kernel == DecodeKernel::kLatents;
   const bool absorbed = plan.path == AttentionPath::kAbsorbed;
-  const int blocks = latents ? LatentDecodeBlocks(device_) : DirectDecodeBlocks(device_, plan);
+  const int blocks = latents ? LatentDecodeBlocks(device_, plan, step.num_sequences)
+                             : DirectDecodeBlocks(device_, plan);
+  const bool own_latents = own_plan.decode.kernel == DecodeKernel::kLatents;
+  const int own_blocks =
+      own_latents ? LatentDecodeBlocks(device_, own_plan, step.num_sequences) : 0;
   const int64_t partial = 2 + plan.coded.v.dims, sequences = step.num_sequences;
   const int64_t coded = DecodeFloats(plan, sequences, blocks);
   const int64_t own = plan.own_page ? sequences * plan.num_heads * partial : 0;
@@ -25,29 +29,30 @@ void CudaAttention::Decode(const CudaAttentionPlan& cuda_plan, const StepView& s
   float *own_partials = partials_.data() + coded, *absorbed_q = own_partials + own;
 
   const auto attend_coded = [&] {
-    if (latents) return LaunchLatentDecode(device_, plan, step, q, partials_.data());
+    if (latents) return LaunchLatentDecode(device_, plan, step, q, partials_.data(), own_blocks);
     if (absorbed) AbsorbQueries(device_, plan, step, q, absorbed_q);
     LaunchDirectDecode(device_, plan, step, absorbed ? absorbed_q : q, partials_.data());
   };
-  if (plan.own_page) {
-    // Side by side: neither fills all multiprocessors to its end.
+  // Side by side: own pages are few, coded ones do not fill all multiprocessors to their end.
+  const bool forks = plan.own_page && !own_latents;
+  if (forks) {
     device_.Fork(attend_coded);
-    if (own_plan.decode.kernel == DecodeKernel::kLatents) {
-      LaunchLatentDecode(device_, own_plan, step, q, own_partials);
-    } else {
-      AttendOwnPages(plan, step, q, own_partials);
-    }
+    AttendOwnPages(plan, step, q, own_partials);
     device_.Join();
   } else {
+    if (own_latents) LaunchLatentDecode(device_, own_plan, step, q, own_partials, 0);
     attend_coded();
   }
-  CudaMergeDecoded(device_, {.plan = plan,
-                             .step = step,
-                             .q = q,
-                             .out = out,
-                             .partials = partials_.data(),
-                             .own_partials = own_partials,
-                             .blocks = blocks});
+  CudaMergeDecoded(device_,
+                   {.plan = plan,
+                    .step = step,
+                    .q = q,
+                    .out = out,
+                    .partials = partials_.data(),
+                    .own_partials = own_partials,
+                    .blocks = blocks,
+                    .late_blocks = own_blocks},
+                   /*early=*/!forks);
 }
 
 }  // namespace latentd

@@ -69,14 +69,14 @@ __device__ __forceinline__ void SumRows(const Rows& rows, const float* weights, 
   for (int column = thread & ((1 << bits) - 1); column < columns; column += kThreads) {
     const int at = rows.column + column;
     float sum = 0.0f;
-    if (rows.last != nullptr && group == 0) sum = rows.last[at] * weights[rows.count];
+    if (rows.last != nullptr && group == 0) sum = __ldcg(rows.last + at) * weights[rows.count];
 #pragma unroll 1
     for (int first = group; first < rows.count; first += kAtOnce * groups) {
       float x[kAtOnce];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int row = first + n * groups;
-        x[n] = row < rows.count ? rows.first[row * rows.stride + at] : 0.0f;
+        x[n] = row < rows.count ? __ldcg(rows.first + row * rows.stride + at) : 0.0f;
       }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {  // weights past the last are multiplied by 0
@@ -127,7 +127,7 @@ __device__ void ScoreSinks(const PlanView& plan, const Sinks& sinks, const float
       for (int first = lane; first < plan.head_dim; first += 128) {
 #pragma unroll
         for (int i = first; i < first + 128; i += 32) {
-          if (i < plan.head_dim) score += q[i] * __half2float(key[i]);
+          if (i < plan.head_dim) score += __ldcg(q + i) * __half2float(key[i]);
         }
       }
 #pragma unroll 1
@@ -164,12 +164,13 @@ __device__ void Merge(const MergeArguments& p, unsigned per_kv_head, int sequenc
       Prefetch(up.first + d * head_dim + blockIdx.z * kSliceDims);
     }
   }
+  WaitForKernelsBefore();  // of attention
 
 #pragma unroll 1
   for (int i = thread; i < count; i += kThreads) {
     const float* partial =
         (i < partials.count ? partials.first + i * partials.stride : partials.last) - 2;
-    const float score = partial[0], sum = partial[1];
+    const float score = __ldcg(partial), sum = __ldcg(partial + 1);
     memory.scores[i] = sum != 0.0f ? score : -INFINITY;  // 0: nothing seen
     memory.sums[i] = sum;
   }
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   LetNextKernelBegin();  // most often a product, which has weights to fetch
   const PlanView& plan = p.plan;
   const int sequence = blockIdx.x, head = blockIdx.y;
-  if (!IsDecoded(p.step, sequence)) return;
+  if (!IsDecoded(p.step, sequence)) return WaitForKernelsBefore();
   int before = 0, all = 0, pages = 0;  // coded pages: of earlier sequences, of all, of this one
 #pragma unroll 1
   for (int i = threadIdx.x % 32; i < p.step.num_sequences; i += 32) {
@@ -276,14 +277,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const unsigned unit = static_cast<unsigned>(head) / heads.per_unit;
   const unsigned query = static_cast<unsigned>(head) - unit * heads.per_unit;
   const int v_size = 2 + plan.coded.v.dims;
-  const DecodeLine line(p.step.num_sequences, all, plan.decode.units, p.blocks);
-  const unsigned begin = unit * line.pages + before, share = line.share;
-  const unsigned first_block = begin / share;
-  const int place = line.Place(static_cast<int>(first_block), static_cast<int>(unit), sequence);
+  const DecodeLine line(p.step.num_sequences, all, plan.decode.units, p.blocks, p.late_blocks);
+  const unsigned begin = unit * line.pages + before;
+  const int first_block = line.BlockOf(begin);
+  const int place = line.Place(first_block, static_cast<int>(unit), sequence);
   Rows partials;  // values stand behind the score and the sum
   partials.stride = static_cast<int>(heads.per_unit) * v_size;
   partials.first = p.partials + 2 + int64_t{place} * partials.stride + query * v_size;
-  partials.count = pages > 0 ? static_cast<int>((begin + pages - 1) / share - first_block) + 1 : 0;
+  partials.count = pages > 0 ? line.BlockOf(begin + pages - 1) - first_block + 1 : 0;
   if (plan.own_page) {
     partials.last = p.own_partials + 2 + int64_t{sequence * plan.num_heads + head} * v_size;
   }
@@ -299,12 +300,13 @@ int Shares(const CudaDevice& device, const PlanView& plan, int64_t rows) {
 }
 
 void LaunchMerge(CudaDevice& device, const char* what, void (*kernel)(MergeArguments, HeadCounts),
-                 const MergeArguments& arguments, int rows, int partials) {
+                 const MergeArguments& arguments, int rows, int partials, bool early) {
   const PlanView& plan = arguments.plan;
   const dim3 grid(rows, plan.num_heads, Shares(device, plan, rows));
   const int bytes = MergeMemory::Bytes(partials + plan.sinks, plan.coded.v.dims);
   const auto heads = static_cast<unsigned>(plan.num_heads);
-  Launch(device, what, kernel, {grid, kThreads, bytes}, arguments,
+  Launch(device, what, kernel,
+         {.blocks = grid, .threads = kThreads, .shared_bytes = bytes, .early = early}, arguments,
          {.per_kv_head = heads / plan.num_kv_heads,
           .per_unit = heads / std::max(1, plan.decode.units)});
 }
@@ -313,12 +315,12 @@ void LaunchMerge(CudaDevice& device, const char* what, void (*kernel)(MergeArgum
 
 void CudaMergeSplits(CudaDevice& device, const MergeArguments& arguments) {
   LaunchMerge(device, "merge of attention's splits", MergeSplits, arguments,
-              arguments.tiles * arguments.rows_per_tile, arguments.max_splits);
+              arguments.tiles * arguments.rows_per_tile, arguments.max_splits, /*early=*/false);
 }
 
-void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments) {
+void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments, bool early) {
   LaunchMerge(device, "merge of decode attention", MergeDecoded, arguments,
-              arguments.step.num_sequences, arguments.blocks + 1);
+              arguments.step.num_sequences, arguments.blocks + 1, early);
 }
 
 }  // namespace latentd

@@ -26,11 +26,13 @@ struct MergeArguments {
   bool decoded = false;
   const float* own_partials = nullptr;
   int blocks = 0;
+  int late_blocks = 0;  // of them
 };
 
 // The outputs of the tiles' rows: exact sinks and splits merged, values brought through v_up.
 void CudaMergeSplits(CudaDevice& device, const MergeArguments& arguments);
-// The outputs of sequences of one row.
-void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments);
+// The outputs of sequences of one row. `early`: the queue's last kernel is decode attention, so
+// that the merge may begin before its end.
+void CudaMergeDecoded(CudaDevice& device, const MergeArguments& arguments, bool early);
 
 }  // namespace latentd

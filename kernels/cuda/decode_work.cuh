@@ -8,11 +8,12 @@ namespace latentd {
 
 // How decode attention is shared out. Its work are the coded pages of every sequence with one row
 // in the step, once for each unit of heads that a block attends for together. They stand in a line,
-// unit after unit, in a unit sequence after sequence; each block of the grid takes an equal part of
-// the line, so that all end together: a piece of one sequence, or the end of one and the beginning
-// of others. A piece leaves a partial result at its own place, a sequence's pieces one after
-// another. Own pages (DecodePages::kOwn) are shared out likewise, each as a piece; their results
-// are [sequences][units].
+// unit after unit, in a unit sequence after sequence; each block of the grid takes a part of the
+// line, so that all end together: a piece of one sequence, or the end of one and the beginning of
+// others. The parts are equal, but where blocks for own pages begin before: the grid's last blocks,
+// which wait for those, take less. A piece leaves a partial result at its own place, a sequence's
+// pieces one after another. Own pages (DecodePages::kOwn) are shared out likewise, each as a piece;
+// their results are [sequences][units].
 
 inline constexpr int kMostDecodeSequences = 1024;  // of a step
 
@@ -39,13 +40,36 @@ __device__ inline PageSpan DecodedPages(const PlanView& plan, const StepView& st
   return {(step.kv_lens[sequence] - 1) / kBlockTokens, 1};
 }
 
+// Pages that a block could attend for in the time in which another one attends for an own page.
+inline constexpr int kLatePages = 3;
+
 struct DecodeLine {
   int sequences = 0;
-  int pages = 0;  // of all sequences, of one unit
-  int share = 1;  // pages of a block
+  int pages = 0;       // of all sequences, of one unit
+  int share = 1;       // pages of a block
+  int early = 0;       // blocks that begin at once; the grid's others are late
+  int late_share = 1;  // pages of a late block
 
-  __device__ DecodeLine(int sequences, int pages, int units, int blocks)
-      : sequences(sequences), pages(pages), share(max(1, (units * pages + blocks - 1) / blocks)) {}
+  // `late`: how many of the blocks find a multiprocessor where own pages were attended for before.
+  __device__ DecodeLine(int sequences, int pages, int units, int blocks, int late)
+      : sequences(sequences), pages(pages), early(blocks - late) {
+    const int all = units * pages;
+    const bool enough = early * kLatePages >= all;  // without the late ones
+    share = enough ? (all + early - 1) / max(1, early)
+                   : (all + late * kLatePages + blocks - 1) / blocks;
+    share = max(1, share);
+    late_share = max(0, share - kLatePages);
+  }
+  // The first page, counted along the line, of block `block`; the line's end or more for none.
+  __device__ int Begin(int block) const {
+    return min(block, early) * share + max(0, block - early) * late_share;
+  }
+  // The block that has page `at`, counted along the line.
+  __device__ int BlockOf(unsigned at) const {
+    const unsigned of_early = early * share;
+    return at < of_early ? at / static_cast<unsigned>(share)
+                         : early + (at - of_early) / static_cast<unsigned>(max(1, late_share));
+  }
   // Of block `block` and the unit's sequence: where its piece's result lies.
   __device__ int Place(int block, int unit, int sequence) const {
     return block + unit * sequences + sequence;
@@ -102,8 +126,8 @@ class Pieces {
         step_(step),
         prefix_(prefix),
         line_(line),
-        begin_(static_cast<int>(blockIdx.x) * line.share),
-        end_(min(begin_ + line.share, plan.decode.units * line.pages)),
+        begin_(line.Begin(static_cast<int>(blockIdx.x))),
+        end_(min(line.Begin(static_cast<int>(blockIdx.x) + 1), plan.decode.units * line.pages)),
         at_(begin_) {}
 
   __device__ __forceinline__ bool Next(Piece* piece) {

@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kBlockThreads, MostBlocks(kQueryTiles))
   auto* prefix = reinterpret_cast<int32_t*>(memory + parts.prefix);
   CountPages(p.plan, p.step, prefix);
   const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]),
-                        p.plan.decode.units, static_cast<int>(gridDim.x));
+                        p.plan.decode.units, static_cast<int>(gridDim.x), /*late=*/0);
   Pieces pieces(p.plan, p.step, prefix, line);
   const DirectBlock<kQueryTiles> block{p, parts, memory};
   DecodeSums<kBlockThreads / 32, kHalves, kQueryTiles, ValueCodes::kAllExchanged> sums(

@@ -56,7 +56,7 @@ __device__ inline void PutWhole(const SegmentView& segment, bool dim_major, cons
 #pragma unroll 2
   for (int tile = WarpOfCta(); tile < segment.dims / kTileDims; tile += kFirstScales) {
     const int i = tile * kTileDims + lane, at = tile * kTileDims * kBlockTokens + first;
-    const float x = i < count ? __ldg(values + i) : 0.0f;
+    const float x = i < count ? __ldcg(values + i) : 0.0f;
     if (segment.codec == Codec::kF32) {
       reinterpret_cast<float*>(to)[at] = x;
     } else {
@@ -88,13 +88,13 @@ class SharedRows {
       const float* at = values + batch * kTilesAtOnce * kTileDims + lane;
       float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
       if (left >= kTilesAtOnce * kTileDims) {
-        four = {__ldg(at), __ldg(at + kTileDims), __ldg(at + 2 * kTileDims),
-                __ldg(at + 3 * kTileDims)};
+        four = {__ldcg(at), __ldcg(at + kTileDims), __ldcg(at + 2 * kTileDims),
+                __ldcg(at + 3 * kTileDims)};
       } else if (left > 0) {
-        if (lane < left) four.x = __ldg(at);
-        if (lane + kTileDims < left) four.y = __ldg(at + kTileDims);
-        if (lane + 2 * kTileDims < left) four.z = __ldg(at + 2 * kTileDims);
-        if (lane + 3 * kTileDims < left) four.w = __ldg(at + 3 * kTileDims);
+        if (lane < left) four.x = __ldcg(at);
+        if (lane + kTileDims < left) four.y = __ldcg(at + kTileDims);
+        if (lane + 2 * kTileDims < left) four.z = __ldcg(at + 2 * kTileDims);
+        if (lane + 3 * kTileDims < left) four.w = __ldcg(at + 3 * kTileDims);
       }
       values_[batch * 32] = four;
     }

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) {
         if (coming_column + 8 * lane < p.k) {
-          BeginCopy(SharedAddress(ring + (place * kOutputs + o) * kStepBytes), coming[o]);
+          BeginCopyOnce(SharedAddress(ring + (place * kOutputs + o) * kStepBytes), coming[o]);
         }
         coming[o] += kStepBytes;
       }

@@ -72,6 +72,15 @@ __device__ inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarr
       : "memory");
 }
 
+// The same of what a step reads once (kReadOnce).
+__device__ inline void BulkCopyOnce(void* to, const void* from, int bytes, PhaseBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;\n" ::"r"(SharedAddress(to)),
+      "l"(from), "r"(bytes), "r"(barrier.address()), "l"(kReadOnce)
+      : "memory");
+}
+
 // The warpgroup takes, or leaves, registers: each of its threads has so many from here on.
 #ifdef LATENTD_HOPPER
 template <int kRegisters>

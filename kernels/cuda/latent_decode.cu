@@ -15,6 +15,7 @@ template <FactorKind kKind, int kHeadDim, int kDims, int kHalves, int kQueryTile
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     DecodeLatents(const __grid_constant__ LatentDecodeArguments p) {
 #ifdef LATENTD_HOPPER
+  LetNextKernelBegin();  // of coded pages beside own ones, then the merge
   uint8_t* memory = SharedMemory();
   if (SharedAddress(memory) % 1024 != 0) __trap();
   const DecodeParts& parts = p.parts;
@@ -29,7 +30,10 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   }
   CountPages(p.plan, p.step, prefix);
   const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]),
-                        p.plan.decode.units, static_cast<int>(gridDim.x));
+                        p.plan.decode.units, static_cast<int>(gridDim.x), p.late_blocks);
+  if (line.Begin(static_cast<int>(blockIdx.x)) >= p.plan.decode.units * line.pages) {
+    return WaitForKernelsBefore();
+  }
   Pieces pieces(p.plan, p.step, prefix, line);
   Piece piece;
   const int group = Uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
@@ -48,6 +52,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
       values.Run(piece, line, piece.unit != unit);
     }
   }
+  // Own pages' end, too, if they came before: so the merge that waits for this kernel has both.
+  WaitForKernelsBefore();
 #endif
 }
 
@@ -139,10 +145,13 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
   return {};
 }
 
-int LatentDecodeBlocks(const CudaDevice& device) { return device.multiprocessors(); }
+int LatentDecodeBlocks(const CudaDevice& device, const PlanView& plan, int sequences) {
+  const int blocks = device.multiprocessors();
+  return ReadsOwnPages(plan) ? std::min(blocks, plan.decode.units * sequences) : blocks;
+}
 
 void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
-                        const float* q, float* partials) {
+                        const float* q, float* partials, int own_blocks) {
   const int stages = StagesOf(device, plan, step.num_sequences);
   LATENTD_CHECK(stages > 0);
   LatentDecodeArguments arguments{.plan = plan,
@@ -150,15 +159,19 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
                                   .q = q,
                                   .partials = partials,
                                   .stages = stages,
+                                  .late_blocks = own_blocks,
                                   .parts = DecodeParts(plan, stages, step.num_sequences)};
   arguments.num_key_tiles = KeyTiles(plan.coded.k, kMaxKeyDims / kTileDims, arguments.key_tiles);
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DecodeParts& parts = arguments.parts;
   const KernelChoice* choice = ChoiceOf(plan, parts.queries);
   LATENTD_CHECK(choice != nullptr);
-  int blocks = LatentDecodeBlocks(device);
-  if (ReadsOwnPages(plan)) blocks = std::min(blocks, plan.decode.units * step.num_sequences);
-  Launch(device, "decode attention", choice->kernel, {blocks, kDecodeThreads, parts.bytes},
+  // Early it needs nothing of the kernel before, for own pages, which began after all others' end.
+  Launch(device, "decode attention", choice->kernel,
+         {.blocks = LatentDecodeBlocks(device, plan, step.num_sequences),
+          .threads = kDecodeThreads,
+          .shared_bytes = parts.bytes,
+          .early = own_blocks > 0},
          arguments);
 }
 

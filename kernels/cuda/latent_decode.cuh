@@ -56,6 +56,7 @@ struct DecodeParts {
     per_kv = plan.num_heads / plan.num_kv_heads;
     kv_heads_of_latent = plan.num_kv_heads / plan.coded.k.latent_heads;
     queries = plan.decode.heads * per_kv;
+    ring = ReadsOwnPages(plan) ? 1 : kRing;  // an own page is a piece
     passes = (plan.decode.heads * plan.head_dim + kFactorColumns - 1) / kFactorColumns;
     query_stride = 2 * plan.head_dim + 32;
     k_bytes = plan.coded.k.head_bytes;
@@ -71,9 +72,9 @@ struct DecodeParts {
       return begin;
     };
     stage = take(max(stages * stage_bytes, PieceBytes(plan)));
-    turned = take(kRing * queries * query_stride);
+    turned = take(ring * queries * query_stride);
     query = take(queries * plan.head_dim * 4);
-    scores = take(kRing * queries * kScoreStride * 4);
+    scores = take(ring * queries * kScoreStride * 4);
     query_scales = take(queries * 4);
     sums =
         take(SumsParts(kValueThreads / 32, QueryTiles(queries), plan.coded.v.num_segments).bytes);
@@ -83,7 +84,7 @@ struct DecodeParts {
     turns = take(shares_turns ? plan.head_dim / 16 * kGroupThreads * 16 : 0);
     bytes = at;
   }
-  int per_kv, kv_heads_of_latent, queries, passes, query_stride;
+  int per_kv, kv_heads_of_latent, queries, ring, passes, query_stride;
   int k_bytes, v_bytes, norm_bytes, stage_bytes;
   int bias, pass_bytes, stage, turned, query, scores, query_scales, sums, prefix, barriers, turns;
   int bytes;
@@ -95,7 +96,8 @@ struct LatentDecodeArguments {
   const float* q = nullptr;
   float* partials = nullptr;  // [places, or sequences and units][queries of a unit][2 + v dims]
   int stages = 0;
-  DecodeParts parts;  // ready made: a block would count longer than it fetches a page
+  int late_blocks = 0;  // decode_work.cuh
+  DecodeParts parts;    // ready made: a block would count longer than it fetches a page
   int num_key_tiles = 0;
   int num_value_blocks = 0;
   KeyTile key_tiles[kMaxKeyDims / kTileDims];
@@ -132,14 +134,20 @@ struct alignas(16) KeyTurn {
   typename KeyNumbers<kKind>::Two cos[2], sin[2];
 };
 
-// Where a page of a block's lies among the stages, and how often its stage was filled before.
-struct StagePlace {
-  int stage = 0, phase = 0;
-  __device__ void Advance(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
+// Where a page of a block's lies in a ring of places, and how often its place was filled before: of
+// the stages, and of the scores and turned queries.
+struct RingPlace {
+  int at = 0, phase = 0;
+  __device__ void Advance(int places) {
+    if (++at < places) return;
+    at = 0;
     ++phase;
   }
 };
+// `index`: which of the block's pages it is.
+__device__ inline RingPlace ScoresPlace(const DecodeParts& parts, int index) {
+  if (parts.ring == 1) return {0, index};
+  return {index % kRing, index / kRing};
+}
 
 }  // namespace latentd

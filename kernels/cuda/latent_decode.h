@@ -14,11 +14,13 @@ namespace latentd {
 // this GPU.
 DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spec,
                               const PlanView& plan);
-int LatentDecodeBlocks(const CudaDevice& device);  // that share out coded pages
+// That share out the plan's pages of so many sequences.
+int LatentDecodeBlocks(const CudaDevice& device, const PlanView& plan, int sequences);
 
 // q: [T][num_heads][head_dim]. partials: DecodeFloats(plan, sequences, LatentDecodeBlocks()); of
-// own pages [S][num_heads] results.
+// own pages [S][num_heads] results. `own_blocks`: 0, or those of the launch before, for own pages:
+// the two run side by side.
 void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView& step,
-                        const float* q, float* partials);
+                        const float* q, float* partials, int own_blocks);
 
 }  // namespace latentd

@@ -53,8 +53,12 @@ struct KeyGroup {
       PageFetcher(p_, memory_, barriers_).Begin(piece, place_, true);
     }
     for (int j = 0; j < piece.count; ++j, place_.Advance(p_.stages)) {
+      // With the queries of a page the value warps have seen the page come that had its stage
+      // before, which may have been the other warpgroup's.
       const int index = piece.before + j;
-      if (only_page_ || index % kKeyGroups == group_) Page(index, loads);
+      const RingPlace ring = ScoresPlace(parts_, index);
+      barriers_.turned[ring.at].Wait(ring.phase);
+      if (only_page_ || index % kKeyGroups == group_) Page(ring.at, loads);
     }
   }
 
@@ -83,13 +87,9 @@ struct KeyGroup {
     }
   }
 
-  __device__ __forceinline__ void Page(int index, int loads) {
-    // First: with the queries of this page the value warps have seen the page come that had its
-    // stage before, which may have been the other warpgroup's.
-    const int ring = index % kRing;
-    barriers_.turned[ring].Wait(index / kRing);
-    barriers_.fetched[place_.stage].Wait(place_.phase);
-    const uint8_t* codes = memory_ + parts_.stage + place_.stage * parts_.stage_bytes;
+  __device__ __forceinline__ void Page(int ring, int loads) {
+    barriers_.fetched[place_.at].Wait(place_.phase);
+    const uint8_t* codes = memory_ + parts_.stage + place_.at * parts_.stage_bytes;
     Operands keys;
     keys.Load(p_, token_, codes);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
@@ -234,7 +234,7 @@ struct KeyGroup {
   const int group_;
   const bool only_page_;  // of the block
   const int lane_, token_;
-  StagePlace place_;
+  RingPlace place_;
   Two cos_[2][kPairBlocks], sin_[2][kPairBlocks];  // kInt8
   Sum left_[kHalf / 2], right_[kHalf / 2];         // keys of both halves of a pass; kFp16: of one
   FragmentD sums_;

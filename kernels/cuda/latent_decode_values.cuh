@@ -69,7 +69,7 @@ struct ValueGroup {
         const int pair = lane_ + 32 * i;
         const auto [x, y] = PairOf(plan.pairs, pair);
         const float scale = __ldg(scales + pair);
-        values[n][i] = {__ldg(q + x) * scale, __ldg(q + y) * scale};
+        values[n][i] = {__ldcg(q + x) * scale, __ldcg(q + y) * scale};
       }
     }
 #pragma unroll
@@ -109,7 +109,7 @@ struct ValueGroup {
   __device__ __forceinline__ void TurnQueries(const Piece& piece, int j) {
     if (j >= piece.count) return;
     constexpr int kThreadsOfQuery = kPairs / 2;
-    const int two = thread_ % kThreadsOfQuery, ring = (piece.before + j) % kRing;
+    const int two = thread_ % kThreadsOfQuery, ring = ScoresPlace(parts_, piece.before + j).at;
     constexpr int kAtOnce = kValueThreads / kThreadsOfQuery;
 #pragma unroll
     for (int i = 0; i < (8 * kQueryTiles + kAtOnce - 1) / kAtOnce; ++i) {
@@ -127,25 +127,25 @@ struct ValueGroup {
   }
 
   __device__ __forceinline__ void Page(const Piece& piece, int j) {
-    const int index = piece.before + j, ring = index % kRing;
     TurnQueries(piece, j + kRing - 1);
     LoadAngles(piece, j + kRing);
-    barriers_.fetched[place_.stage].Wait(place_.phase);
+    barriers_.fetched[place_.at].Wait(place_.phase);
     const uint8_t* values =
-        memory_ + parts_.stage + place_.stage * parts_.stage_bytes + parts_.k_bytes;
+        memory_ + parts_.stage + place_.at * parts_.stage_bytes + parts_.k_bytes;
     const int start = (piece.page + j) * kBlockTokens, last = piece.position - start;
     const int first = FirstVisible(p_.plan, piece.position) - start;
     sums_.BeginPage(first, last, values);
-    barriers_.scored[ring].Wait(index / kRing);
+    const RingPlace ring = ScoresPlace(parts_, piece.before + j);
+    barriers_.scored[ring.at].Wait(ring.phase);
     const auto* scores = reinterpret_cast<const float*>(memory_ + parts_.scores) +
-                         ring * parts_.queries * kScoreStride;
+                         ring.at * parts_.queries * kScoreStride;
     sums_.Softmax(
         last, scores, [this](int query) { return query_scales_[query]; }, [](int) { return 0.0f; });
     WaitForOthers(1, kValueThreads);
     sums_.Add(values, first, last);
     WaitForOthers(1, kValueThreads);
     if (thread_ == 0 && j + p_.stages < piece.count) {
-      fetcher_.Fetch(piece, place_.stage, next_block_);
+      fetcher_.Fetch(piece, place_.at, next_block_);
       next_block_ = fetcher_.BlockOf(piece, j + p_.stages + 1);
     }
     place_.Advance(p_.stages);
@@ -169,7 +169,7 @@ struct ValueGroup {
   const PageFetcher fetcher_;
   const int thread_, warp_, lane_;
   float* query_scales_;
-  StagePlace place_;
+  RingPlace place_;
   int next_block_ = 0;
   float cos_[2], sin_[2];
   DecodeSums<kValueThreads / 32, kHalves, kQueryTiles,

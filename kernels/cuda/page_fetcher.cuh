@@ -16,9 +16,9 @@ class PageFetcher {
 
   // A piece's first pages, from `place` on, and the factors of its unit if they are not there. All
   // earlier pieces are done.
-  __device__ __forceinline__ void Begin(const Piece& piece, StagePlace place, bool load) const {
+  __device__ __forceinline__ void Begin(const Piece& piece, RingPlace place, bool load) const {
     for (int j = 0; j < min(piece.count, p_.stages); ++j, place.Advance(p_.stages)) {
-      Fetch(piece, place.stage, BlockOf(piece, j));
+      Fetch(piece, place.at, BlockOf(piece, j));
     }
     if (load) FetchFactors(piece.unit);
   }
@@ -37,13 +37,13 @@ class PageFetcher {
     uint8_t* to = memory_ + parts_.stage + stage * parts_.stage_bytes;
     PhaseBarrier& barrier = barriers_.fetched[stage];
     barrier.Expect(parts_.k_bytes + parts_.v_bytes + parts_.norm_bytes);
-    BulkCopy(to, from + int64_t{latent_head} * parts_.k_bytes, parts_.k_bytes, barrier);
+    BulkCopyOnce(to, from + int64_t{latent_head} * parts_.k_bytes, parts_.k_bytes, barrier);
     to += parts_.k_bytes;
-    BulkCopy(to, from + page.v_offset + int64_t{latent_head} * parts_.v_bytes, parts_.v_bytes,
-             barrier);
+    BulkCopyOnce(to, from + page.v_offset + int64_t{latent_head} * parts_.v_bytes, parts_.v_bytes,
+                 barrier);
     if (parts_.norm_bytes > 0) {
-      BulkCopy(to + parts_.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
-               parts_.norm_bytes, barrier);
+      BulkCopyOnce(to + parts_.v_bytes, from + page.key_norm_offset + 2 * first_head * kBlockTokens,
+                   parts_.norm_bytes, barrier);
     }
   }
 

@@ -16,13 +16,15 @@ struct RopeArguments {
 
 // blockIdx.x: the row.
 __global__ void __launch_bounds__(kThreads) RotatePairs(const __grid_constant__ RopeArguments p) {
+  LetNextKernelBegin();
   const unsigned i = blockIdx.y * kThreads + threadIdx.x, pairs = p.pairs, head = i / pairs;
-  if (head >= static_cast<unsigned>(p.heads)) return;
+  if (head >= static_cast<unsigned>(p.heads)) return WaitForKernelsBefore();
   const unsigned pair = i - head * pairs;
   const int64_t at = int64_t{p.positions[blockIdx.x]} * pairs + pair;
   const float cos = p.cos[at], sin = p.sin[at];
   float* x = p.x + (int64_t{blockIdx.x} * p.heads + head) * p.head_dim + pair;
-  const float a = x[0], b = x[pairs];
+  WaitForKernelsBefore();
+  const float a = __ldcg(x), b = __ldcg(x + pairs);
   x[0] = a * cos - b * sin;
   x[pairs] = b * cos + a * sin;
 }
@@ -35,7 +37,8 @@ void CudaRope(CudaDevice& device, StepMemory& step, const RopeParams& p,
   const int count = p.heads * p.table->pairs;  // of a row
   if (rows == 0 || count == 0) return;
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
-  Launch(device, "rope", RotatePairs, {{rows, blocks}, kThreads},
+  Launch(device, "rope", RotatePairs,
+         {.blocks = {rows, blocks}, .threads = kThreads, .early = true},
          {.positions = step.Find(p.positions),
           .cos = table.cos,
           .sin = table.sin,

@@ -11,6 +11,7 @@ inline void BeginCopy(uint32_t to, const uint8_t* from) {
   if (to % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) __trap();
   emulation::BeginCopy(emulation::Shared() + to, from, 16);
 }
+inline void BeginCopyOnce(uint32_t to, const uint8_t* from) { BeginCopy(to, from); }
 inline void EndCopies() { emulation::EndCopies(); }
 template <int kNewest>
 inline void WaitForCopies() {

@@ -50,6 +50,9 @@ inline void BulkCopy(void* to, const void* from, int bytes, PhaseBarrier& barrie
   }
   emulation::BeginBarrierCopy(&barrier, to, from, bytes);
 }
+inline void BulkCopyOnce(void* to, const void* from, int bytes, PhaseBarrier& barrier) {
+  BulkCopy(to, from, bytes, barrier);
+}
 
 template <int kRegisters>
 inline void TakeRegisters() {}

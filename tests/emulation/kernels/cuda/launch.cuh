@@ -27,7 +27,7 @@ void Launch(CudaDevice& device, const char*, void (*kernel)(Parameters...),
     emulation::Run(shape.blocks, shape.threads, shape.shared_bytes, [&] { kernel(arguments...); });
     const int64_t threads =
         int64_t{shape.blocks.x} * shape.blocks.y * shape.blocks.z * shape.threads;
-    LATENTD_CHECK(threads_that_waited == (shape.early ? threads : 0));
+    LATENTD_CHECK(!shape.early || threads_that_waited == threads);
   });
 }
 
