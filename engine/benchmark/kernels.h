@@ -30,7 +30,8 @@ struct AttentionBenchRow {
 };
 
 // Times Ops::Attention with random caches and factors: full caches, latents with K and V of half
-// the dims each and with a quarter and three quarters, rebuilt and absorbed. Several copies of a
+// the dims each, with a quarter and three quarters, and in the segments of a compressed model,
+// rebuilt, and absorbed. Several copies of a
 // small cache are read in turn, so that none stays in a processor's caches. RESOURCE_EXHAUSTED when
 // a cache does not fit, UNIMPLEMENTED when the backend has no kernel for the shape.
 absl::StatusOr<std::vector<AttentionBenchRow>> BenchmarkAttention(

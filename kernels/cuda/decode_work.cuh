@@ -55,9 +55,8 @@ struct DecodeLine {
       : sequences(sequences), pages(pages), early(blocks - late) {
     const int all = units * pages;
     const bool enough = early * kLatePages >= all;  // without the late ones
-    share = enough ? (all + early - 1) / max(1, early)
-                   : (all + late * kLatePages + blocks - 1) / blocks;
-    share = max(1, share);
+    const int sharing = enough ? max(1, early) : blocks;
+    share = max(1, (all + (enough ? 0 : late * kLatePages) + sharing - 1) / sharing);
     late_share = max(0, share - kLatePages);
   }
   // The first page, counted along the line, of block `block`; the line's end or more for none.
@@ -67,8 +66,10 @@ struct DecodeLine {
   // The block that has page `at`, counted along the line.
   __device__ int BlockOf(unsigned at) const {
     const unsigned of_early = early * share;
-    return at < of_early ? at / static_cast<unsigned>(share)
-                         : early + (at - of_early) / static_cast<unsigned>(max(1, late_share));
+    const bool is_late = at >= of_early;
+    return (is_late ? at - of_early : at) /
+               static_cast<unsigned>(is_late ? max(1, late_share) : share) +
+           (is_late ? early : 0);
   }
   // Of block `block` and the unit's sequence: where its piece's result lies.
   __device__ int Place(int block, int unit, int sequence) const {

@@ -7,8 +7,8 @@
 
 namespace latentd {
 
-// How decode attention multiplies k_up with latents: as int8 with exact codes of at most 4 bits, or
-// as fp16 with latents in fp16.
+// How decode attention multiplies k_up with latents: as int8 with codes of at most 4 bits, or as
+// fp16 with latents in fp16.
 enum class FactorKind : uint8_t { kInt8, kFp16 };
 
 inline constexpr int kFactorColumns = 128;                     // of a pass

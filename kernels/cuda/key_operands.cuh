@@ -19,8 +19,50 @@ __device__ inline uint32_t KeyNibbles(const uint8_t* tile, int bits, int token, 
   return low | KeyHighBits(reinterpret_cast<const uint16_t*>(tile + 4 * kBlockTokens)[token], half);
 }
 
-// The largest multiplier with which the odd integers of a grid fit int8.
-__device__ inline int MostMultiplier(int bits) { return bits == 4 ? 8 : bits == 3 ? 18 : 42; }
+// The int8 numbers of a token's codes of at most 4 bits: byte c is that of code c.
+template <int kBits>
+struct CodeTable {
+  // Code c becomes 2 c - (2^bits - 1) times `unit`, rounded.
+  __device__ __forceinline__ void Make(float unit) {
+    // Of the numbers up to 2^22 beside 1.5 * 2^23 the low byte is the integer's.
+    constexpr float kInteger = 0x1.8p23f;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      uint32_t x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int odd = 2 * (4 * i + j) - ((1 << kBits) - 1);
+        x[j] = __float_as_uint(fmaf(static_cast<float>(odd), unit, kInteger));
+      }
+      words[i] =
+          __byte_perm(__byte_perm(x[0], x[1], 0x0040), __byte_perm(x[2], x[3], 0x0040), 0x5410);
+    }
+  }
+  // Of codes in nibbles: of the low ones, byte for byte, and of the high ones.
+  __device__ __forceinline__ uint2 Of(uint32_t nibbles) const {
+    uint32_t first, second;  // of four nibbles each
+    if constexpr (kBits < 4) {
+      first = PickBytes(words[0], words[kWords - 1], nibbles);
+      second = PickBytes(words[0], words[kWords - 1], nibbles >> 16);
+    } else {
+      const uint32_t picks = nibbles & 0x77777777u, low = nibbles << 4;
+      first = Choose(PickBytes(low, nibbles, 0xD9C8), picks);
+      second = Choose(PickBytes(low, nibbles, 0xFBEA), picks >> 16);
+    }
+    return {PickBytes(first, second, 0x6420), PickBytes(first, second, 0x7531)};
+  }
+
+ private:
+  static constexpr int kWords = (1 << kBits) / 4;
+
+  // `high`: the bytes whose codes are 8 or more, all bits of them.
+  __device__ __forceinline__ uint32_t Choose(uint32_t high, uint32_t picks) const {
+    return (PickBytes(words[0], words[1], picks) & ~high) |
+           (PickBytes(words[2], words[3], picks) & high);
+  }
+
+  uint32_t words[kWords] = {};
+};
 
 // Codes of two neighbouring tokens: dims 4 quad + j of a tile in byte j.
 template <int kBits>
@@ -39,17 +81,15 @@ struct KeyOperands {
   // Of `token` and the next one. `codes`: where the latent head begins.
   __device__ __forceinline__ void Load(const LatentDecodeArguments& p, int token,
                                        const uint8_t* codes) {
-    const SegmentView& segment = p.plan.coded.k.segments[0];  // the only one
-    const int bits = BitsOf(segment.codec);
-    if (bits == 4) {
+    const PlaneView& k = p.plan.coded.k;
+    if (k.num_segments == 1 && BitsOf(k.segments[0].codec) == 4) {
       LoadFourBits(token, codes);
+      const float2 scales = ScalesOf(k.segments[0], token, codes);
+      scale[0] = scales.x / 16.0f;
+      scale[1] = scales.y / 16.0f;
     } else {
-      LoadFewerBits(p, token, codes, bits);
+      LoadSegments(p, token, codes);
     }
-    const auto scales = *reinterpret_cast<const __half2*>(codes + segment.scale_offset + 2 * token);
-    const float unit = 0.5f / static_cast<float>(MostMultiplier(bits));
-    scale[0] = __low2float(scales) * unit;
-    scale[1] = __high2float(scales) * unit;
   }
 
   uint32_t a[kSteps][4];
@@ -70,19 +110,66 @@ struct KeyOperands {
     }
   }
 
-  // int8 of 2- and 3-bit codes c: m (2 c - (2^bits - 1)).
-  __device__ __forceinline__ void LoadFewerBits(const LatentDecodeArguments& p, int token,
-                                                const uint8_t* codes, int bits) {
-    const int quad = threadIdx.x % 4;
-    const uint32_t m = MostMultiplier(bits), bias = 0x01010101u * (128 - m * ((1u << bits) - 1));
+  static __device__ __forceinline__ float2 ScalesOf(const SegmentView& segment, int token,
+                                                    const uint8_t* codes) {
+    return __half22float2(
+        *reinterpret_cast<const __half2*>(codes + segment.scale_offset + 2 * token));
+  }
+
+  // Values become integers in one unit of the token: those of the segment with the largest exactly,
+  // but for 3 bits beside 4, others rounded. Steps of products are each of one segment.
+  __device__ __forceinline__ void LoadSegments(const LatentDecodeArguments& p, int token,
+                                               const uint8_t* codes) {
+    const PlaneView& k = p.plan.coded.k;
+    float most = 126.0f;            // of 2 and 3 bits a multiple of the largest odd number
+    float2 largest = {0.0f, 0.0f};  // twice the largest value
+    float2 none = {0.0f, 0.0f};     // or no number, if a scale is none
+#pragma unroll 1
+    for (int s = 0; s < k.num_segments; ++s) {
+      const float2 scales = ScalesOf(k.segments[s], token, codes);
+      const int bits = BitsOf(k.segments[s].codec);
+      const auto odd = static_cast<float>((1 << bits) - 1);
+      if (bits == 4) most = 120.0f;  // of 2 and 4 bits
+      largest = {fmaxf(largest.x, odd * scales.x), fmaxf(largest.y, odd * scales.y)};
+      none = {none.x + 0.0f * scales.x, none.y + 0.0f * scales.y};
+    }
+    scale[0] = largest.x / (2.0f * most) + none.x;
+    scale[1] = largest.y / (2.0f * most) + none.y;
+    const float2 integers = {most / largest.x, most / largest.y};  // that make 1
+#pragma unroll 1
+    for (int s = 0; s < k.num_segments; ++s) {
+      switch (BitsOf(k.segments[s].codec)) {
+        case 4:
+          LoadSegment<4>(k.segments[s], token, integers, codes);
+          break;
+        case 3:
+          LoadSegment<3>(k.segments[s], token, integers, codes);
+          break;
+        default:
+          LoadSegment<2>(k.segments[s], token, integers, codes);
+      }
+    }
+  }
+  template <int kBits>
+  __device__ __forceinline__ void LoadSegment(const SegmentView& segment, int token,
+                                              const float2& integers, const uint8_t* codes) {
+    constexpr int kTileBytes = kTileDims * kBlockTokens * kBits / 8;
+    const float2 scales = ScalesOf(segment, token, codes);
+    CodeTable<kBits> tables[2];
+    tables[0].Make(integers.x * scales.x);
+    tables[1].Make(integers.y * scales.y);
+    const int quad = threadIdx.x % 4, first = segment.first_dim / 32;
+    const int tiles = segment.dims / kTileDims;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      const KeyTile& tile = p.key_tiles[min(2 * s + quad / 2, p.num_key_tiles - 1)];
+      const int tile = 2 * (s - first);
+      if (tile < 0 || tile >= tiles) continue;
+      const uint8_t* at = codes + segment.offset + min(tile + quad / 2, tiles - 1) * kTileBytes;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t nibbles = KeyNibbles(codes + tile.offset, bits, token + i, quad % 2);
-        a[s][i] = ((nibbles & 0x0F0F0F0Fu) * (2 * m) + bias) ^ 0x80808080u;
-        a[s][2 + i] = ((nibbles >> 4 & 0x0F0F0F0Fu) * (2 * m) + bias) ^ 0x80808080u;
+        const uint2 numbers = tables[i].Of(KeyNibbles(at, kBits, token + i, quad % 2));
+        a[s][i] = numbers.x;
+        a[s][2 + i] = numbers.y;
       }
     }
   }

@@ -92,6 +92,11 @@ bool IsSymmetric(const SegmentView& segment) {
 bool IsOfFewBits(const SegmentView& segment) {
   return IsSymmetric(segment) && BitsOf(segment.codec) <= 4;
 }
+// Whether each product of 32 dims is of one segment.
+bool HasWholeSteps(const PlaneView& plane) {
+  return std::all_of(plane.segments, plane.segments + plane.num_segments,
+                     [](const SegmentView& segment) { return segment.first_dim % 32 == 0; });
+}
 bool IsKey(const SegmentView& segment) { return segment.codec != Codec::kF32; }
 bool IsValue(const SegmentView& segment) {
   return IsSymmetric(segment) || segment.codec == Codec::kF16;
@@ -120,8 +125,8 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
       k.dims > kMaxKeyDims || spec.rope->max_positions < kBlockTokens) {
     return {};
   }
-  // int8 has no room for the scales of several segments beside the codes, nor for a bias.
-  const bool int8 = k.num_segments == 1 && AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) &&
+  // int8 has no room for a bias.
+  const bool int8 = HasWholeSteps(k) && AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) &&
                     spec.k_bias == nullptr;
   const FactorKind factors = int8 ? FactorKind::kInt8 : FactorKind::kFp16;
   const int per_kv = plan.num_heads / plan.num_kv_heads;

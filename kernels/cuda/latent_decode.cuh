@@ -20,8 +20,10 @@ namespace latentd {
 // more together fetch all others, turn the queries back by the angle of each page's start (so that
 // keys are turned by their offset in the page alone), and take scores and values to the result.
 //
-//   kInt8, of codes of at most 4 bits, those of K in one segment, without a k_bias:
-//     codes -> int8 (exact; registers) x k_up -> int32 -> bf16 keys, turned -> x queries -> scores
+//   kInt8, of codes of at most 4 bits, those of K in segments that begin at multiples of 32 dims,
+//   without a k_bias:
+//     codes -> int8 (registers; of one segment exact) x k_up -> int32 -> bf16 keys, turned -> x
+//     queries -> scores
 //   kFp16, of all else:
 //     latents -> fp16 (registers) x k_up + k_bias -> fp32 -> fp16 keys, turned -> x queries ->
 //     scores

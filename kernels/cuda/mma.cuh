@@ -21,6 +21,14 @@ __device__ inline uint32_t AndXor(uint32_t x, uint32_t mask, uint32_t bits) {
   return out;
 }
 
+// Of the bytes of x, then of y, those that the nibbles of `picks` name; with 8 added, the byte's
+// highest bit eight times.
+__device__ inline uint32_t PickBytes(uint32_t x, uint32_t y, uint32_t picks) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(out) : "r"(x), "r"(y), "r"(picks));
+  return out;
+}
+
 // The tensor cores' product of sm_80 and later: D [16][8] += A [16][16] B [16][8], fp16 in, fp32
 // out. Lane l holds of D the rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
 

@@ -63,10 +63,8 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
   unsigned out = 0;
   for (int i = 0; i < 4; ++i) {
-    const unsigned pick = selector >> 4 * i & 15;
-    unsigned byte = static_cast<unsigned>(bytes >> 8 * (pick & 7)) & 255;
-    if (pick & 8) byte = byte & 128 ? 255 : 0;
-    out |= byte << 8 * i;
+    const unsigned pick = selector >> 4 * i & 7;
+    out |= (static_cast<unsigned>(bytes >> 8 * pick) & 255) << 8 * i;
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/testing/tested_backend.h"
@@ -20,10 +21,16 @@ bool HasFewBits(const std::vector<Segment>& segments) {
     return s.codec == Codec::kInt4 || s.codec == Codec::kInt3 || s.codec == Codec::kInt2;
   });
 }
+bool BeginAtMultiplesOf32(const std::vector<Segment>& segments) {
+  int dims = 0;
+  return std::ranges::all_of(segments, [&dims](const Segment& segment) {
+    return std::exchange(dims, dims + segment.dims) % 32 == 0;
+  });
+}
 // Whether decode attention may rebuild keys with k_up in int8: about a percent of a key.
 bool HasInt8Factors(const AttentionShape& shape) {
-  return shape.path == AttentionPath::kReconstruct && shape.k.size() == 1 && HasFewBits(shape.k) &&
-         HasFewBits(shape.v) && !shape.biases;
+  return shape.path == AttentionPath::kReconstruct && BeginAtMultiplesOf32(shape.k) &&
+         HasFewBits(shape.k) && HasFewBits(shape.v) && !shape.biases;
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biase
 }
 
 TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
-  const std::vector<Segment> mixed_k = {{.dims = 48, .codec = Codec::kInt4},
+  const std::vector<Segment> mixed_k = {{.dims = 64, .codec = Codec::kInt4},
                                         {.dims = 32, .codec = Codec::kInt3},
-                                        {.dims = 64, .codec = Codec::kInt2}};
+                                        {.dims = 80, .codec = Codec::kInt2}};
   const std::vector<Segment> mixed_v = {{.dims = 80, .codec = Codec::kInt4},
                                         {.dims = 16, .codec = Codec::kInt3},
                                         {.dims = 96, .codec = Codec::kInt2}};
@@ -75,6 +75,8 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
 
 // Whose codes, or whose k_bias, int8 factors do not serve.
 TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
+  const std::vector<Segment> odd_k = {{.dims = 48, .codec = Codec::kInt4},
+                                      {.dims = 32, .codec = Codec::kInt2}};
   const std::vector<Segment> mixed_k = {{.dims = 16, .codec = Codec::kF16},
                                         {.dims = 32, .codec = Codec::kInt8},
                                         {.dims = 48, .codec = Codec::kInt4},
@@ -91,6 +93,7 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
   ExpectAgreesOnGroups(One(96, Codec::kF16), One(80, Codec::kF16), /*biases=*/true,
                        /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/true, /*keeps=*/true);
+  ExpectAgreesOnGroups(odd_k, One(80, Codec::kInt4), /*biases=*/false, /*keeps=*/false);
   for (const int window : {0, 100}) {
     ExpectAgreesOnOneGroup(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
     ExpectAgreesOnOneGroup(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);

@@ -14,6 +14,15 @@ namespace latentd {
 
 inline uint32_t AndOr(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) | bits; }
 inline uint32_t AndXor(uint32_t x, uint32_t mask, uint32_t bits) { return (x & mask) ^ bits; }
+inline uint32_t PickBytes(uint32_t x, uint32_t y, uint32_t picks) {
+  uint32_t out = __byte_perm(x, y, picks);
+  for (int i = 0; i < 4; ++i) {
+    if ((picks >> 4 * i & 8) == 0) continue;
+    const uint32_t byte = 255u << 8 * i;
+    out = (out >> 8 * i & 128) != 0 ? out | byte : out & ~byte;
+  }
+  return out;
+}
 
 struct FragmentA {
   uint32_t x[4];
