@@ -1,8 +1,12 @@
 // latent-compress: makes a latents file for an unchanged base model.
 
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "base/command_line.h"
@@ -25,6 +29,19 @@ void EndOnSignals() {
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+// The linear algebra library has chosen its code before main begins: where that is the wrong one
+// and the user has not named it, the program begins again.
+void BeginWithBetterCode(char** argv) {
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  const std::string code = BetterCoreType();
+  if (code.empty() || std::getenv(kVariable) != nullptr) return;
+  setenv(kVariable, code.c_str(), /*overwrite=*/0);
+  execv("/proc/self/exe", argv);
+  std::cerr << "latent-compress: OpenBLAS does not know this processor and takes its oldest code, "
+               "several times slower; set "
+            << kVariable << "=" << code << "\n";
 }
 
 void Print(const CompressionReport& report, const std::string& out, bool json) {
@@ -73,9 +90,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
-  if (const std::string advice = LinearAlgebraAdvice(); !advice.empty()) {
-    std::cerr << "latent-compress: " << advice << "\n";
-  }
+  BeginWithBetterCode(argv);
   EndOnSignals();
   std::string shown;
   std::optional<ProgressLine> line;

@@ -94,17 +94,15 @@ absl::Status CheckLinearAlgebra() {
   return absl::OkStatus();
 }
 
-std::string LinearAlgebraAdvice() {
+std::string BetterCoreType() {
   const int64_t vectors = hwy::SupportedTargets();
-  return LinearAlgebraAdvice(openblas_get_corename(), (vectors & HWY_AVX2) != 0,
-                             (vectors & HWY_AVX3) != 0);
+  return BetterCoreType(openblas_get_corename(), (vectors & HWY_AVX2) != 0,
+                        (vectors & HWY_AVX3) != 0);
 }
 
-std::string LinearAlgebraAdvice(const std::string& core, bool has_avx2, bool has_avx512) {
+std::string BetterCoreType(const std::string& core, bool has_avx2, bool has_avx512) {
   if (core != "Prescott" || !has_avx2) return "";
-  return absl::StrCat(
-      "OpenBLAS does not know this processor and takes its code for ", core,
-      ", several times slower; set OPENBLAS_CORETYPE=", has_avx512 ? "SKYLAKEX" : "HASWELL");
+  return has_avx512 ? "SKYLAKEX" : "HASWELL";
 }
 
 }  // namespace latentd

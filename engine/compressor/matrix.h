@@ -47,11 +47,12 @@ absl::StatusOr<Eigen> SymmetricEigen(const Matrix& symmetric);
 // on processors newer than they are); checked once before a compression starts.
 absl::Status CheckLinearAlgebra();
 
-// What to do where the linear algebra library does not know this processor and takes its oldest
-// code for it, which was measured at a fifth of the speed; empty where all is well.
-std::string LinearAlgebraAdvice();
-// The advice for a processor with these vectors, when the library takes the code of `core`
+// The code that the linear algebra library should have taken (OPENBLAS_CORETYPE) where it does not
+// know this processor and took its oldest one, which was measured at a fifth of the speed; empty
+// where all is well.
+std::string BetterCoreType();
+// The same for a processor with these vectors, when the library takes the code of `core`
 // (openblas_get_corename) for it.
-std::string LinearAlgebraAdvice(const std::string& core, bool has_avx2, bool has_avx512);
+std::string BetterCoreType(const std::string& core, bool has_avx2, bool has_avx512);
 
 }  // namespace latentd
