@@ -78,17 +78,24 @@ template <FactorKind kKind, int kDims>
 struct KeyOperands {
   static constexpr int kSteps = kDims / 32;
 
-  // Of `token` and the next one. `codes`: where the latent head begins.
+  // Of `token` and the next one, the dims from `first` on, a multiple of 32. `codes`: where the
+  // latent head begins.
   __device__ __forceinline__ void Load(const LatentDecodeArguments& p, int token,
-                                       const uint8_t* codes) {
+                                       const uint8_t* codes, int first = 0) {
     const PlaneView& k = p.plan.coded.k;
     if (k.num_segments == 1 && BitsOf(k.segments[0].codec) == 4) {
-      LoadFourBits(token, codes);
+      LoadFourBits(token, codes + first * (kBlockTokens / 2));
       const float2 scales = ScalesOf(k.segments[0], token, codes);
       scale[0] = scales.x / 16.0f;
       scale[1] = scales.y / 16.0f;
     } else {
-      LoadSegments(p, token, codes);
+      LoadSegments(p, token, codes, first / 32);
+    }
+    if (first == 0) return;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {  // past the last dim there may be no factors
+      if (first + 32 * s < k.dims) continue;
+      for (uint32_t& numbers : a[s]) numbers = 0;
     }
   }
 
@@ -119,7 +126,7 @@ struct KeyOperands {
   // Values become integers in one unit of the token: those of the segment with the largest exactly,
   // but for 3 bits beside 4, others rounded. Steps of products are each of one segment.
   __device__ __forceinline__ void LoadSegments(const LatentDecodeArguments& p, int token,
-                                               const uint8_t* codes) {
+                                               const uint8_t* codes, int first_step) {
     const PlaneView& k = p.plan.coded.k;
     float most = 126.0f;            // of 2 and 3 bits a multiple of the largest odd number
     float2 largest = {0.0f, 0.0f};  // twice the largest value
@@ -140,29 +147,30 @@ struct KeyOperands {
     for (int s = 0; s < k.num_segments; ++s) {
       switch (BitsOf(k.segments[s].codec)) {
         case 4:
-          LoadSegment<4>(k.segments[s], token, integers, codes);
+          LoadSegment<4>(k.segments[s], token, integers, codes, first_step);
           break;
         case 3:
-          LoadSegment<3>(k.segments[s], token, integers, codes);
+          LoadSegment<3>(k.segments[s], token, integers, codes, first_step);
           break;
         default:
-          LoadSegment<2>(k.segments[s], token, integers, codes);
+          LoadSegment<2>(k.segments[s], token, integers, codes, first_step);
       }
     }
   }
   template <int kBits>
   __device__ __forceinline__ void LoadSegment(const SegmentView& segment, int token,
-                                              const float2& integers, const uint8_t* codes) {
+                                              const float2& integers, const uint8_t* codes,
+                                              int first_step) {
     constexpr int kTileBytes = kTileDims * kBlockTokens * kBits / 8;
     const float2 scales = ScalesOf(segment, token, codes);
     CodeTable<kBits> tables[2];
     tables[0].Make(integers.x * scales.x);
     tables[1].Make(integers.y * scales.y);
-    const int quad = threadIdx.x % 4, first = segment.first_dim / 32;
-    const int tiles = segment.dims / kTileDims;
+    const int quad = threadIdx.x % 4, tiles = segment.dims / kTileDims;
+    const int before = first_step - segment.first_dim / 32;  // of the segment's steps
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      const int tile = 2 * (s - first);
+      const int tile = 2 * (before + s);
       if (tile < 0 || tile >= tiles) continue;
       const uint8_t* at = codes + segment.offset + min(tile + quad / 2, tiles - 1) * kTileBytes;
 #pragma unroll

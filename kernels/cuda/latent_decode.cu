@@ -71,7 +71,8 @@ static_assert(kValueThreads / 32 * kHalves >= 2 * kMaxValueBlocks);
   }
 constexpr KernelChoice kKernels[] = {
     LATENTD_KERNELS(FactorKind::kInt8, 64, 128),  LATENTD_KERNELS(FactorKind::kInt8, 64, 256),
-    LATENTD_KERNELS(FactorKind::kInt8, 128, 128), LATENTD_KERNELS(FactorKind::kInt8, 128, 256),
+    LATENTD_KERNELS(FactorKind::kInt8, 64, 512),  LATENTD_KERNELS(FactorKind::kInt8, 128, 128),
+    LATENTD_KERNELS(FactorKind::kInt8, 128, 256), LATENTD_KERNELS(FactorKind::kInt8, 128, 512),
     LATENTD_KERNELS(FactorKind::kFp16, 64, 128),  LATENTD_KERNELS(FactorKind::kFp16, 64, 256),
     LATENTD_KERNELS(FactorKind::kFp16, 128, 128), LATENTD_KERNELS(FactorKind::kFp16, 128, 256)};
 #undef LATENTD_KERNELS
@@ -122,7 +123,7 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
   const PlaneView &k = plan.coded.k, &v = plan.coded.v;
   if (device.compute_capability() != 90 || plan.path != AttentionPath::kReconstruct ||
       !AllAre(IsKey, k) || !AllAre(IsValue, v) || k.latent_heads != v.latent_heads ||
-      k.dims > kMaxKeyDims || spec.rope->max_positions < kBlockTokens) {
+      spec.rope->max_positions < kBlockTokens) {
     return {};
   }
   // int8 has no room for a bias.
@@ -166,7 +167,7 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
                                   .stages = stages,
                                   .late_blocks = own_blocks,
                                   .parts = DecodeParts(plan, stages, step.num_sequences)};
-  arguments.num_key_tiles = KeyTiles(plan.coded.k, kMaxKeyDims / kTileDims, arguments.key_tiles);
+  arguments.num_key_tiles = KeyTiles(plan.coded.k, kDimsAtOnce / kTileDims, arguments.key_tiles);
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DecodeParts& parts = arguments.parts;
   const KernelChoice* choice = ChoiceOf(plan, parts.queries);

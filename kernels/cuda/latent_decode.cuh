@@ -38,8 +38,8 @@ template <FactorKind kKind>
 inline constexpr int kKeyRegisters = kKind == FactorKind::kInt8 ? 152 : 136;
 inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
 inline constexpr int kMaxStages = 6;  // of fetched pages
-inline constexpr int kMaxKeyDims = 256;
-inline constexpr int kMaxPasses = 4;  // products of 128 columns of a unit
+inline constexpr int kDimsAtOnce = 256;  // of K, that registers hold
+inline constexpr int kMaxPasses = 4;     // products of 128 columns of a unit
 
 struct DecodeBarriers {
   PhaseBarrier fetched[kMaxStages];
@@ -98,11 +98,11 @@ struct LatentDecodeArguments {
   const float* q = nullptr;
   float* partials = nullptr;  // [places, or sequences and units][queries of a unit][2 + v dims]
   int stages = 0;
-  int late_blocks = 0;  // decode_work.cuh
-  DecodeParts parts;    // ready made: a block would count longer than it fetches a page
-  int num_key_tiles = 0;
+  int late_blocks = 0;    // decode_work.cuh
+  DecodeParts parts;      // ready made: a block would count longer than it fetches a page
+  int num_key_tiles = 0;  // kFp16
   int num_value_blocks = 0;
-  KeyTile key_tiles[kMaxKeyDims / kTileDims];
+  KeyTile key_tiles[kDimsAtOnce / kTileDims];
   ValueBlock value_blocks[kMaxValueBlocks];
 };
 

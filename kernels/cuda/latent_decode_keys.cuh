@@ -16,7 +16,8 @@ template <FactorKind kKind, int kHeadDim, int kDims>
 struct KeyGroup {
   using Numbers = KeyNumbers<kKind>;
   using Two = typename Numbers::Two;
-  using Operands = KeyOperands<kKind, kDims>;
+  using Operands = KeyOperands < kKind, kDims<kDimsAtOnce ? kDims : kDimsAtOnce>;
+  static constexpr int kChunks = kDims > kDimsAtOnce ? kDims / kDimsAtOnce : 1;
   static constexpr bool kInt8 = kKind == FactorKind::kInt8;
   using Sum = std::conditional_t<kInt8, int32_t, float>;  // a key before it is turned
   static constexpr int kPairBlocks = kHeadDim / 16;       // of 8 pairs
@@ -91,38 +92,47 @@ struct KeyGroup {
     barriers_.fetched[place_.at].Wait(place_.phase);
     const uint8_t* codes = memory_ + parts_.stage + place_.at * parts_.stage_bytes;
     Operands keys;
-    keys.Load(p_, token_, codes);
+    if (kChunks == 1) keys.Load(p_, token_, codes);
     const auto* norms = reinterpret_cast<const __half*>(codes + parts_.k_bytes + parts_.v_bytes);
     // Of the only page, which both warpgroups make, every second pass.
     for (int pass = only_page_ ? group_ : 0; pass < parts_.passes;
          pass += only_page_ ? kKeyGroups : 1) {
       if constexpr (kInt8) {
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          if (kChunks > 1) {
+            WaitForProducts<0>();
+            keys.Load(p_, token_, codes, chunk * kDimsAtOnce);
+          }
+          Multiply(keys.a, pass, 0, chunk, loads, left_);
+          Multiply(keys.a, pass, 1, chunk, loads, right_);
+        }
         // While the right half of a pass is multiplied, the left one becomes scores.
-        Multiply(keys.a, pass, 0, loads, left_);
-        Multiply(keys.a, pass, 1, loads, right_);
         WaitForProducts<1>();
         Score<0>(left_, pass, ring, keys.scale, norms);
         WaitForProducts<0>();
         Score<1>(right_, pass, ring, keys.scale, norms);
       } else {
         // Registers hold one half beside the latents; the other warpgroup multiplies meanwhile.
-        Multiply(keys.a, pass, 0, loads, left_);
+        Multiply(keys.a, pass, 0, 0, loads, left_);
         Score<0>(left_, pass, ring, keys.scale, norms);
         if (HeadOf<1>(pass) >= p_.plan.decode.heads) break;
-        Multiply(keys.a, pass, 1, loads, left_);
+        Multiply(keys.a, pass, 1, 0, loads, left_);
         Score<1>(left_, pass, ring, keys.scale, norms);
       }
     }
     barriers_.scored[ring].Arrive(only_page_ ? 1 : kKeyGroups);
   }
 
-  // Begins to multiply with half a pass's columns; kFp16: and waits.
+  // Begins to multiply a chunk of K's dims with half a pass's columns; kFp16: and waits.
   __device__ __forceinline__ void Multiply(const uint32_t (&a)[Operands::kSteps][4], int pass,
-                                           int side, int loads, Sum (&keys)[kHalf / 2]) {
-    if (side == 0) barriers_.factors[pass].Wait(loads);
+                                           int side, int chunk, int loads, Sum (&keys)[kHalf / 2]) {
+    if (side == 0 && chunk == 0) barriers_.factors[pass].Wait(loads);
     if constexpr (kInt8) {
-      constexpr int kPassBytes = (Operands::kSteps + 3) / 4 * kFactorPartBytes;
-      BeginToAdd<Operands::kSteps>(a, pass * kPassBytes + side * kHalf * 128, false, keys);
+      constexpr int kBytes = (Operands::kSteps + 3) / 4 * kFactorPartBytes;
+      const int pass_bytes = kChunks == 1 ? kBytes : parts_.pass_bytes;
+      BeginToAdd<Operands::kSteps>(a, pass * pass_bytes + chunk * kBytes + side * kHalf * 128,
+                                   chunk > 0, keys);
     } else {
       const bool biased = BeginWithBias(pass, side, keys);
       AddProducts<Operands::kSteps>(a, pass * parts_.pass_bytes + side * kHalf * 128, biased, keys);

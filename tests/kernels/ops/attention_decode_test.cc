@@ -64,10 +64,16 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
                                         {.dims = 96, .codec = Codec::kInt2}};
   ExpectAgreesOnGroups(One(160, Codec::kInt4), mixed_v, /*biases=*/false, /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/false, /*keeps=*/true);
+  const std::vector<Segment> wide_k = {{.dims = 96, .codec = Codec::kInt4},
+                                       {.dims = 224, .codec = Codec::kInt2}};
+  ExpectAgreesOnGroups(wide_k, mixed_v, /*biases=*/false, /*keeps=*/false);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
       ExpectAgreesOnOneGroup(256, codec, 384, codec, /*biases=*/false, window);
     }
+    // More dims of K than registers hold at once, and not all that the products have room for.
+    ExpectAgreesOnOneGroup(512, codec, 448, codec, /*biases=*/false, 0);
+    ExpectAgreesOnOneGroup(304, codec, 128, codec, /*biases=*/false, 0);
     // A window that begins in the own page.
     ExpectAgreesOnOneGroup(128, codec, 128, codec, /*biases=*/false, 20, /*own_page=*/true);
   }
