@@ -27,7 +27,7 @@ TEST(KernelsBench, TimesEveryKindOfCache) {
   });
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_EQ(progress, 1);
-  ASSERT_EQ(rows->size(), 6u);
+  ASSERT_EQ(rows->size(), 7u);
   EXPECT_EQ((*rows)[0].cache, "full, f16");
   EXPECT_EQ((*rows)[0].bytes, 4 * 2 * (2 * 32 * 2 * 64));
   EXPECT_EQ((*rows)[0].ratio_to_full, 1);
