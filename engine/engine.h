@@ -30,8 +30,10 @@ struct EngineInfo {
   // made (by the weights, the largest step where --cache-fraction had it measured, others).
   int64_t device_bytes = 0;
   int64_t device_bytes_used = 0;
-  std::string cache_name;  // "full f16", or how the latents were made
-  std::string device;      // Ops::name(): "cpu (AVX3_DL)"
+  std::string cache_name;      // "full f16", or how the latents were made
+  std::string device;          // Ops::name(): "cpu (AVX3_DL)"
+  std::string weight_type;     // Ops::weight_type(): "as stored"
+  std::string decode_kernels;  // AttentionPlan::decode_kernel() of all layers: "direct (32 layers)"
 };
 
 // Computes steps of a batch of sequences. One thread at a time.

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/cache_pool.h"
@@ -217,6 +221,21 @@ int64_t FactorBytes(const Latents& latents) {
   return bytes;
 }
 
+// "int8 factors (22 layers), fp16 factors (8 layers)", in the order of the first layer of each.
+std::string DecodeKernels(const ModelWeights& weights) {
+  std::vector<std::pair<std::string_view, int>> kernels;
+  for (const LayerWeights& layer : weights.layers) {
+    const std::string_view name = layer.attention->decode_kernel();
+    if (name.empty()) return "";
+    auto it = std::ranges::find(kernels, name, &std::pair<std::string_view, int>::first);
+    if (it == kernels.end()) it = kernels.insert(it, {name, 0});
+    ++it->second;
+  }
+  return absl::StrJoin(kernels, ", ", [](std::string* out, const auto& kernel) {
+    absl::StrAppend(out, kernel.first, " (", kernel.second, " layers)");
+  });
+}
+
 // Of the model and its cache; the pool's size comes with the pool.
 EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const Latents* latents,
                   Codec full_codec, const Ops& ops, const ModelWeights& weights) {
@@ -232,7 +251,9 @@ EngineInfo InfoOf(const ModelConfig& config, const CacheLayout& layout, const La
                   .factor_bytes = latents != nullptr ? FactorBytes(*latents) : 0,
                   .cache_name = latents != nullptr ? latents->method
                                                    : absl::StrCat("full ", Info(full_codec).name),
-                  .device = std::string(ops.name())};
+                  .device = std::string(ops.name()),
+                  .weight_type = std::string(ops.weight_type()),
+                  .decode_kernels = DecodeKernels(weights)};
   for (int l = 0; l < layout.num_layers(); ++l) {
     const CacheLayer& layer = layout.layer(l);  // key norms belong to K
     const int64_t v_bytes = layer.v.plane_bytes();

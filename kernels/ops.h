@@ -39,6 +39,9 @@ class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
   const AttentionSpec& spec() const { return spec_; }  // its factor pointers are null
+  // What serves steps of one row a sequence, in words, on a backend that has several kernels for
+  // them; empty elsewhere.
+  virtual std::string_view decode_kernel() const { return {}; }
 
  protected:
   explicit AttentionPlan(AttentionSpec spec) : spec_(std::move(spec)) {}
@@ -57,6 +60,8 @@ class Ops {
   virtual ~Ops() = default;
   virtual std::string_view name() const = 0;  // for logs and statistics: "cpu (AVX3_DL)"
   virtual Device& device() = 0;               // where the pointers of all ops point
+  // The type that matrices are turned into at load: "bf16", or "as stored".
+  virtual std::string_view weight_type() const { return "as stored"; }
 
   // Load time: everything that comes from a file is checked here. INVALID_ARGUMENT names the field
   // and both numbers; UNIMPLEMENTED when the backend has no kernel for the type, the path or the

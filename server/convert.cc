@@ -254,6 +254,8 @@ void FillModel(const ServedModel& model, const SchedulerConfig& limits,
   for (int32_t id : config.eos_token_ids) response->add_eos_token_ids(id);
   response->set_has_chat_template(model.chat_template != nullptr);
   response->set_weight_bytes(info.weight_bytes);
+  response->set_weight_type(info.weight_type);
+  response->set_decode_kernels(info.decode_kernels);
 
   v1::CacheInfo* cache = response->mutable_cache();
   cache->set_name(info.cache_name);

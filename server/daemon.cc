@@ -167,10 +167,13 @@ absl::Status Daemon::Parts::Load(const ServerConfig& config) {
     return chat_template.status();
   }
   const EngineInfo& info = model_.engine->info();
-  spdlog::info("model: {}, {}, {} layers, {} of weights, context {}, on {}; loaded in {:.1f} s",
-               info.model_name, info.family, info.num_layers,
-               FormatBytes(static_cast<double>(info.weight_bytes)), info.max_context, info.device,
-               absl::ToDoubleSeconds(clock_.Now() - begin));
+  spdlog::info(
+      "model: {}, {}, {} layers, {} of weights ({}), context {}, on {}; loaded in {:.1f} s",
+      info.model_name, info.family, info.num_layers, Size(info.weight_bytes), info.weight_type,
+      info.max_context, info.device, absl::ToDoubleSeconds(clock_.Now() - begin));
+  if (!info.decode_kernels.empty()) {
+    spdlog::info("attention: decode steps by {}", info.decode_kernels);
+  }
   return absl::OkStatus();
 }
 

@@ -154,6 +154,18 @@ absl::StatusOr<std::unique_ptr<CudaAttentionPlan>> CudaAttentionPlan::Create(
   return plan;
 }
 
+std::string_view CudaAttentionPlan::decode_kernel() const {
+  switch (view_.decode.kernel) {
+    case DecodeKernel::kLatents:
+      return view_.decode.factors == FactorKind::kInt8 ? "int8 factors" : "fp16 factors";
+    case DecodeKernel::kDirect:
+      return "direct";
+    case DecodeKernel::kNone:
+      break;
+  }
+  return "general";
+}
+
 absl::Status CudaAttentionPlan::AddDecode(CudaDevice& device, const AttentionSpec& spec) {
   view_.decode = LatentDecodeUnits(device, spec, view_);
   if (view_.decode.kernel == DecodeKernel::kNone) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_device.h"
@@ -22,6 +23,9 @@ class CudaAttentionPlan final : public AttentionPlan {
                                                                    const AttentionSpec& spec,
                                                                    const DeviceRopeTable& rope,
                                                                    bool batch_invariant);
+  // README.md has them: "int8 factors" and "fp16 factors" of latent_decode, "direct" of
+  // direct_decode, "general".
+  std::string_view decode_kernel() const override;
   const PlanView& view() const { return view_; }
   // As decode attention reads own pages: `coded` is their format. decode.kernel is kNone where it
   // does not.

@@ -40,6 +40,7 @@ class CudaOps final : public Ops {
 
   std::string_view name() const override { return name_; }
   Device& device() override { return *device_; }
+  std::string_view weight_type() const override { return "bf16"; }
 
   absl::StatusOr<std::unique_ptr<Weight>> PrepareWeight(const TensorView& view) override {
     return CudaWeight::Create(*device_, view);

@@ -17,7 +17,7 @@ namespace latentd {
 // What decode attention does with the scores of a page: online softmax, weights times V's scales,
 // and the weighted sums of V's codes. By some warps of a block, its values' warps.
 
-inline constexpr int kMaxValueBlocks = 8;
+inline constexpr int kMaxValueBlocks = 12;
 
 // Integers in the order of floats. What is no number comes first or last.
 __device__ inline int Ordered(int bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
@@ -44,15 +44,16 @@ struct SumsParts {
   int bytes;
 };
 
-// The codes of V that a kernel takes: symmetric ones of at most 4 bits; or those of 8 bits and
+// The codes of V that a kernel takes: symmetric ones of at most 4 bits; those of 8 bits, too; or
 // halves, too, whose tiles lie as they are cached, or with their parts exchanged.
-enum class ValueCodes : uint8_t { kFewBits, kAll, kAllExchanged };
+enum class ValueCodes : uint8_t { kFewBits, kUpTo8Bits, kAll, kAllExchanged };
 
 // A warp has halves of blocks, kHalves at most: two of the four products of each.
 template <int kWarps, int kHalves, int kQueryTiles, ValueCodes kCodes>
 class DecodeSums {
  public:
-  static constexpr bool kWide = kCodes != ValueCodes::kFewBits;
+  static constexpr bool kHasBytes = kCodes != ValueCodes::kFewBits;
+  static constexpr bool kHasHalves = kHasBytes && kCodes != ValueCodes::kUpTo8Bits;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = 8 * kQueryTiles;
   static constexpr int kQueriesOfWarp = (kRows + kWarps - 1) / kWarps;
@@ -186,10 +187,10 @@ class DecodeSums {
           Nibbles<2>(values, of, side, sums_[h]);
           break;
         case 8:
-          if (kWide) Bytes(values, of, side, sums_[h]);
+          if (kHasBytes) Bytes(values, of, side, sums_[h]);
           break;
         default:
-          if (kWide) Halves(values, of, side, first, last, sums_[h]);
+          if (kHasHalves) Halves(values, of, side, first, last, sums_[h]);
       }
     }
   }
@@ -214,7 +215,7 @@ class DecodeSums {
       const int half = warp_ + kWarps * h, side = half % 2;
       if (half >= 2 * num_blocks_) break;
       const ValueBlock& of = blocks_[half / 2];
-      const bool halves = kWide && of.bits == 16;
+      const bool halves = kHasHalves && of.bits == 16;
       if (!halves && lane_ / 8 >= of.tiles) continue;
       const float unit = units_[of.segment];
       const int dim =
@@ -248,7 +249,7 @@ class DecodeSums {
   __device__ __forceinline__ void LoadScales(int segment, const uint8_t* values,
                                              float (&scale)[2]) {
     const SegmentView& of = plane_.segments[segment];
-    if (kWide && !IsScaled(of.codec)) {
+    if (kHasHalves && !IsScaled(of.codec)) {
       scale[0] = scale[1] = 1.0f;
       if (lane_ == 0) units_[segment] = changes_[segment] = 1.0f;
       return;
@@ -311,7 +312,7 @@ class DecodeSums {
   template <typename Step>
   static __device__ __forceinline__ void ForSteps(const Step& step) {
     constexpr int kSteps = kBlockTokens / 16;
-    if constexpr (kCodes == ValueCodes::kAll) {
+    if constexpr (kCodes != ValueCodes::kAllExchanged) {
 #pragma unroll 1
       for (int i = 0; i < kSteps; ++i) step(i);
     } else {

@@ -11,7 +11,8 @@
 namespace latentd {
 namespace {
 
-template <FactorKind kKind, int kHeadDim, int kDims, int kHalves, int kQueryTiles>
+template <FactorKind kKind, int kHeadDim, int kDims, ValueCodes kCodes, int kHalves,
+          int kQueryTiles>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     DecodeLatents(const __grid_constant__ LatentDecodeArguments p) {
 #ifdef LATENTD_HOPPER
@@ -39,15 +40,15 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   const int group = Uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   int unit = -1, loads = 0;
   if (group < kKeyGroups) {
-    TakeRegisters<kKeyRegisters<kKind>>();
+    TakeRegisters<kKeyRegisters<kKind, kCodes>>();
     KeyGroup<kKind, kHeadDim, kDims> keys(p, memory, barriers, group, line.share == 1);
     for (; pieces.Next(&piece); unit = piece.unit) {
       if (piece.unit != unit) ++loads;
       keys.Run(piece, loads - 1);
     }
   } else {
-    LeaveRegisters<256 - kKeyRegisters<kKind>>();
-    ValueGroup<kKind, kHeadDim, kHalves, kQueryTiles> values(p, memory, barriers);
+    LeaveRegisters<256 - kKeyRegisters<kKind, kCodes>>();
+    ValueGroup<kKind, kHeadDim, kCodes, kHalves, kQueryTiles> values(p, memory, barriers);
     for (; pieces.Next(&piece); unit = piece.unit) {
       values.Run(piece, line, piece.unit != unit);
     }
@@ -61,31 +62,34 @@ using Kernel = void (*)(LatentDecodeArguments);
 struct KernelChoice {
   Kernel kernel;
   FactorKind factors;
-  int head_dim, k_dims, query_tiles;
+  int head_dim, k_dims;
+  ValueCodes codes;
+  int query_tiles;
 };
-constexpr int kHalves = 2;  // of blocks of values that a warp has
-static_assert(kValueThreads / 32 * kHalves >= 2 * kMaxValueBlocks);
-#define LATENTD_KERNELS(factors, head_dim, k_dims)                                        \
-  {DecodeLatents<factors, head_dim, k_dims, kHalves, 1>, factors, head_dim, k_dims, 1}, { \
-    DecodeLatents<factors, head_dim, k_dims, kHalves, 2>, factors, head_dim, k_dims, 2    \
+// Halves of blocks of values that a warp has.
+constexpr int HalvesOf(ValueCodes codes) { return codes == ValueCodes::kFewBits ? 2 : 3; }
+constexpr int MostValueBlocks(ValueCodes codes) { return kValueThreads / 32 * HalvesOf(codes) / 2; }
+static_assert(MostValueBlocks(ValueCodes::kAll) == kMaxValueBlocks);
+#define LATENTD_KERNEL(factors, head_dim, k_dims, codes, query_tiles)                       \
+  {                                                                                         \
+    DecodeLatents<factors, head_dim, k_dims, codes, HalvesOf(codes), query_tiles>, factors, \
+        head_dim, k_dims, codes, query_tiles                                                \
   }
+#define LATENTD_KERNELS(factors, k_dims, codes)                                                 \
+  LATENTD_KERNEL(factors, 64, k_dims, codes, 1), LATENTD_KERNEL(factors, 64, k_dims, codes, 2), \
+      LATENTD_KERNEL(factors, 128, k_dims, codes, 1),                                           \
+      LATENTD_KERNEL(factors, 128, k_dims, codes, 2)
+// Of those that serve a plan the first one is taken.
 constexpr KernelChoice kKernels[] = {
-    LATENTD_KERNELS(FactorKind::kInt8, 64, 128),  LATENTD_KERNELS(FactorKind::kInt8, 64, 256),
-    LATENTD_KERNELS(FactorKind::kInt8, 64, 512),  LATENTD_KERNELS(FactorKind::kInt8, 128, 128),
-    LATENTD_KERNELS(FactorKind::kInt8, 128, 256), LATENTD_KERNELS(FactorKind::kInt8, 128, 512),
-    LATENTD_KERNELS(FactorKind::kFp16, 64, 128),  LATENTD_KERNELS(FactorKind::kFp16, 64, 256),
-    LATENTD_KERNELS(FactorKind::kFp16, 128, 128), LATENTD_KERNELS(FactorKind::kFp16, 128, 256)};
+    LATENTD_KERNELS(FactorKind::kInt8, 128, ValueCodes::kFewBits),
+    LATENTD_KERNELS(FactorKind::kInt8, 256, ValueCodes::kFewBits),
+    LATENTD_KERNELS(FactorKind::kInt8, 512, ValueCodes::kFewBits),
+    LATENTD_KERNELS(FactorKind::kInt8, 256, ValueCodes::kUpTo8Bits),
+    LATENTD_KERNELS(FactorKind::kInt8, 512, ValueCodes::kUpTo8Bits),
+    LATENTD_KERNELS(FactorKind::kFp16, 128, ValueCodes::kAll),
+    LATENTD_KERNELS(FactorKind::kFp16, 256, ValueCodes::kAll)};
 #undef LATENTD_KERNELS
-
-const KernelChoice* ChoiceOf(const PlanView& plan, int queries) {
-  for (const KernelChoice& choice : kKernels) {
-    if (choice.factors == plan.decode.factors && choice.head_dim == plan.head_dim &&
-        choice.k_dims >= plan.coded.k.dims && choice.query_tiles == QueryTiles(queries)) {
-      return &choice;
-    }
-  }
-  return nullptr;
-}
+#undef LATENTD_KERNEL
 
 bool IsSymmetric(const SegmentView& segment) {
   return IsScaled(segment.codec) && !IsMinMax(segment.codec);
@@ -104,6 +108,25 @@ bool IsValue(const SegmentView& segment) {
 }
 bool AllAre(bool (*is)(const SegmentView&), const PlaneView& plane) {
   return std::all_of(plane.segments, plane.segments + plane.num_segments, is);
+}
+
+// The least that serve the plan.
+ValueCodes ValuesOf(const PlanView& plan) {
+  if (plan.decode.factors == FactorKind::kFp16) return ValueCodes::kAll;
+  const bool few = AllAre(IsOfFewBits, plan.coded.v) &&
+                   ValueBlocks(plan.coded.v, 0, nullptr) <= MostValueBlocks(ValueCodes::kFewBits);
+  return few ? ValueCodes::kFewBits : ValueCodes::kUpTo8Bits;
+}
+
+const KernelChoice* ChoiceOf(const PlanView& plan, int queries) {
+  for (const KernelChoice& choice : kKernels) {
+    if (choice.factors == plan.decode.factors && choice.head_dim == plan.head_dim &&
+        choice.k_dims >= plan.coded.k.dims && choice.codes == ValuesOf(plan) &&
+        choice.query_tiles == QueryTiles(queries)) {
+      return &choice;
+    }
+  }
+  return nullptr;
 }
 
 // Stages of fetched pages that fit, of a step with so many sequences; 0 where too few do. Each own
@@ -127,7 +150,7 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
     return {};
   }
   // int8 has no room for a bias.
-  const bool int8 = HasWholeSteps(k) && AllAre(IsOfFewBits, k) && AllAre(IsOfFewBits, v) &&
+  const bool int8 = HasWholeSteps(k) && AllAre(IsOfFewBits, k) && AllAre(IsSymmetric, v) &&
                     spec.k_bias == nullptr;
   const FactorKind factors = int8 ? FactorKind::kInt8 : FactorKind::kFp16;
   const int per_kv = plan.num_heads / plan.num_kv_heads;

@@ -20,8 +20,8 @@ namespace latentd {
 // more together fetch all others, turn the queries back by the angle of each page's start (so that
 // keys are turned by their offset in the page alone), and take scores and values to the result.
 //
-//   kInt8, of codes of at most 4 bits, those of K in segments that begin at multiples of 32 dims,
-//   without a k_bias:
+//   kInt8, of K of at most 4 bits in segments that begin at multiples of 32 dims, without a k_bias,
+//   and V of symmetric codes:
 //     codes -> int8 (registers; of one segment exact) x k_up -> int32 -> bf16 keys, turned -> x
 //     queries -> scores
 //   kFp16, of all else:
@@ -34,8 +34,10 @@ inline constexpr int kKeyGroups = 2;
 inline constexpr int kValueThreads = 2 * kGroupThreads;
 inline constexpr int kDecodeThreads = kKeyGroups * kGroupThreads + kValueThreads;
 // Of a thread that rebuilds keys; one of values has what is left of 256 for two.
-template <FactorKind kKind>
-inline constexpr int kKeyRegisters = kKind == FactorKind::kInt8 ? 152 : 136;
+template <FactorKind kKind, ValueCodes kCodes>
+inline constexpr int kKeyRegisters = kKind == FactorKind::kFp16         ? 136
+                                     : kCodes == ValueCodes::kUpTo8Bits ? 144
+                                                                        : 152;
 inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
 inline constexpr int kMaxStages = 6;  // of fetched pages
 inline constexpr int kDimsAtOnce = 256;  // of K, that registers hold

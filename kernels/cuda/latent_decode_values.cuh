@@ -10,7 +10,7 @@ namespace latentd {
 // The warpgroups of latent_decode.cuh that fetch all pages but a block's first, turn queries, and
 // take scores and values to the result.
 
-template <FactorKind kKind, int kHeadDim, int kHalves, int kQueryTiles>
+template <FactorKind kKind, int kHeadDim, ValueCodes kCodes, int kHalves, int kQueryTiles>
 struct ValueGroup {
   using Numbers = KeyNumbers<kKind>;
   static constexpr int kPairs = kHeadDim / 2;
@@ -172,9 +172,7 @@ struct ValueGroup {
   RingPlace place_;
   int next_block_ = 0;
   float cos_[2], sin_[2];
-  DecodeSums<kValueThreads / 32, kHalves, kQueryTiles,
-             kKind == FactorKind::kInt8 ? ValueCodes::kFewBits : ValueCodes::kAll>
-      sums_;
+  DecodeSums<kValueThreads / 32, kHalves, kQueryTiles, kCodes> sums_;
 };
 
 #endif

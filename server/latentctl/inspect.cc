@@ -116,14 +116,16 @@ absl::Status ModelCommand(Arguments args) {
     std::fputs(JsonLine(json).c_str(), stdout);
     return absl::OkStatus();
   }
-  Row("model", absl::StrFormat("%s (%s), %s of weights", model.name(), model.family(),
-                               FormatBytes(static_cast<double>(model.weight_bytes()))));
+  Row("model",
+      absl::StrFormat("%s (%s), %s of weights, %s", model.name(), model.family(),
+                      FormatBytes(static_cast<double>(model.weight_bytes())), model.weight_type()));
   Row("shape",
       absl::StrFormat("%d layers, hidden %d, %d heads over %d KV heads of %d, vocabulary %d",
                       model.num_layers(), model.hidden_dim(), model.num_heads(),
                       model.num_kv_heads(), model.head_dim(), model.vocab_size()));
   Row("chat template", model.has_chat_template() ? "yes" : "no");
   PrintCache(model);
+  if (!model.decode_kernels().empty()) Row("decode steps", model.decode_kernels());
   Row("context", absl::StrFormat("%d tokens", model.max_context()));
   Row("limits",
       absl::StrFormat("%d tokens a step, %d requests at once, %d waiting", model.max_batch_tokens(),

@@ -218,6 +218,8 @@ TEST(ServerTest, UnaryMethodsAnswer) {
   EXPECT_EQ(model.cache().bytes_per_sequence(), 100);
   EXPECT_EQ(model.cache().sliding_window(), 1000);
   EXPECT_TRUE(model.has_chat_template());
+  EXPECT_EQ(model.weight_type(), "bf16");
+  EXPECT_EQ(model.decode_kernels(), "direct (2 layers)");
   EXPECT_EQ(model.max_sequences(), 64);
 
   ASSERT_TRUE(fixture.Generate(TextRequest("stats", 7)).status.ok());

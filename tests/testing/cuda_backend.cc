@@ -21,6 +21,10 @@ bool HasFewBits(const std::vector<Segment>& segments) {
     return s.codec == Codec::kInt4 || s.codec == Codec::kInt3 || s.codec == Codec::kInt2;
   });
 }
+bool AreSymmetric(const std::vector<Segment>& segments) {
+  return std::ranges::all_of(
+      segments, [](const Segment& s) { return HasFewBits({s}) || s.codec == Codec::kInt8; });
+}
 bool BeginAtMultiplesOf32(const std::vector<Segment>& segments) {
   int dims = 0;
   return std::ranges::all_of(segments, [&dims](const Segment& segment) {
@@ -30,7 +34,7 @@ bool BeginAtMultiplesOf32(const std::vector<Segment>& segments) {
 // Whether decode attention may rebuild keys with k_up in int8: about a percent of a key.
 bool HasInt8Factors(const AttentionShape& shape) {
   return shape.path == AttentionPath::kReconstruct && BeginAtMultiplesOf32(shape.k) &&
-         HasFewBits(shape.k) && HasFewBits(shape.v) && !shape.biases;
+         HasFewBits(shape.k) && AreSymmetric(shape.v) && !shape.biases;
 }
 
 }  // namespace

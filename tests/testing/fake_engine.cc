@@ -52,7 +52,9 @@ EngineInfo InfoOf(const FakeEngine::Options& options) {
           .v_bytes_per_token = 1.0,
           .full_bytes_per_token = 8.0,
           .cache_name = "fake",
-          .device = "cpu"};
+          .device = "cpu",
+          .weight_type = "bf16",
+          .decode_kernels = "direct (2 layers)"};
 }
 
 }  // namespace

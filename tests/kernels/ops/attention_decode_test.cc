@@ -55,6 +55,7 @@ void ExpectAgreesOnOneGroup(int k_dims, Codec k, int v_dims, Codec v, bool biase
                             {1500, 1, 64}, 1, PlanKinds());
 }
 
+// Of K; those of V may have 8.
 TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> mixed_k = {{.dims = 64, .codec = Codec::kInt4},
                                         {.dims = 32, .codec = Codec::kInt3},
@@ -66,7 +67,12 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/false, /*keeps=*/true);
   const std::vector<Segment> wide_k = {{.dims = 96, .codec = Codec::kInt4},
                                        {.dims = 224, .codec = Codec::kInt2}};
+  const std::vector<Segment> many_v = {{.dims = 32, .codec = Codec::kInt8},
+                                       {.dims = 80, .codec = Codec::kInt4},
+                                       {.dims = 64, .codec = Codec::kInt2}};
   ExpectAgreesOnGroups(wide_k, mixed_v, /*biases=*/false, /*keeps=*/false);
+  ExpectAgreesOnGroups(wide_k, many_v, /*biases=*/false, /*keeps=*/false);
+  ExpectAgreesOnGroups(mixed_k, many_v, /*biases=*/false, /*keeps=*/true);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
       ExpectAgreesOnOneGroup(256, codec, 384, codec, /*biases=*/false, window);
