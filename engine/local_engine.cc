@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -223,11 +222,11 @@ int64_t FactorBytes(const Latents& latents) {
 
 // "int8 factors (22 layers), fp16 factors (8 layers)", in the order of the first layer of each.
 std::string DecodeKernels(const ModelWeights& weights) {
-  std::vector<std::pair<std::string_view, int>> kernels;
+  std::vector<std::pair<std::string, int>> kernels;
   for (const LayerWeights& layer : weights.layers) {
-    const std::string_view name = layer.attention->decode_kernel();
+    const std::string name(layer.attention->decode_kernel());
     if (name.empty()) return "";
-    auto it = std::ranges::find(kernels, name, &std::pair<std::string_view, int>::first);
+    auto it = std::ranges::find(kernels, name, &std::pair<std::string, int>::first);
     if (it == kernels.end()) it = kernels.insert(it, {name, 0});
     ++it->second;
   }

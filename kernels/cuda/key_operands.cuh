@@ -188,20 +188,23 @@ template <int kDims>
 struct KeyOperands<FactorKind::kFp16, kDims> {
   static constexpr int kSteps = kDims / kTileDims;
 
+  // Of the dims from `first` on.
   __device__ __forceinline__ void Load(const LatentDecodeArguments& p, int token,
-                                       const uint8_t* codes) {
+                                       const uint8_t* codes, int first = 0) {
     constexpr int kAtOnce = 4;  // tiles of one segment: without branches their loads overlap
+    const KeyTile* tiles = p.key_tiles + first / kTileDims;
+    const int count = p.num_key_tiles - first / kTileDims;
 #pragma unroll
     for (int s = 0; s < kSteps; s += kAtOnce) {
       const int last = s + kAtOnce - 1;
-      if (last < p.num_key_tiles && p.key_tiles[s].segment == p.key_tiles[last].segment) {
-        LoadTiles<kAtOnce>(p, token, codes, s);
+      if (last < count && tiles[s].segment == tiles[last].segment) {
+        LoadTiles<kAtOnce>(p, tiles[s], token, codes, s);
         continue;
       }
 #pragma unroll
       for (int t = s; t <= last; ++t) {
-        if (t < p.num_key_tiles) {
-          LoadTiles<1>(p, token, codes, t);
+        if (t < count) {
+          LoadTiles<1>(p, tiles[t], token, codes, t);
         } else {
           for (uint32_t& two : a[t]) two = 0;
         }
@@ -219,11 +222,10 @@ struct KeyOperands<FactorKind::kFp16, kDims> {
     __half2 scales[2], offsets[2];
   };
 
-  // `first`: the first of kTiles tiles of one segment.
+  // kTiles tiles of one segment, of which `of` is the first: to `first` and those after it.
   template <int kTiles>
-  __device__ __forceinline__ void LoadTiles(const LatentDecodeArguments& p, int token,
-                                            const uint8_t* codes, int first) {
-    const KeyTile& of = p.key_tiles[first];
+  __device__ __forceinline__ void LoadTiles(const LatentDecodeArguments& p, const KeyTile& of,
+                                            int token, const uint8_t* codes, int first) {
     const uint8_t* tile = codes + of.offset;
     const int quad = threadIdx.x % 4;
     if (of.bits == 16) {

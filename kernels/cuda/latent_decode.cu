@@ -4,92 +4,11 @@
 
 #include "base/check.h"
 #include "kernels/cuda/key_factors.h"
-#include "kernels/cuda/latent_decode_keys.cuh"
-#include "kernels/cuda/latent_decode_values.cuh"
+#include "kernels/cuda/latent_decode_kernel.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace latentd {
 namespace {
-
-template <FactorKind kKind, int kHeadDim, int kDims, ValueCodes kCodes, int kHalves,
-          int kQueryTiles>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
-    DecodeLatents(const __grid_constant__ LatentDecodeArguments p) {
-#ifdef LATENTD_HOPPER
-  LetNextKernelBegin();  // of coded pages beside own ones, then the merge
-  uint8_t* memory = SharedMemory();
-  if (SharedAddress(memory) % 1024 != 0) __trap();
-  const DecodeParts& parts = p.parts;
-  auto& barriers = *reinterpret_cast<DecodeBarriers*>(memory + parts.barriers);
-  auto* prefix = reinterpret_cast<int32_t*>(memory + parts.prefix);
-  if (threadIdx.x == 0) {
-    for (PhaseBarrier& barrier : barriers.fetched) barrier.Init(1);
-    for (PhaseBarrier& barrier : barriers.factors) barrier.Init(1);
-    for (PhaseBarrier& barrier : barriers.turned) barrier.Init(kValueThreads);
-    for (PhaseBarrier& barrier : barriers.scored) barrier.Init(kKeyGroups * kGroupThreads);
-    FenceBarriers();
-  }
-  CountPages(p.plan, p.step, prefix);
-  const DecodeLine line(p.step.num_sequences, Uniform(prefix[p.step.num_sequences]),
-                        p.plan.decode.units, static_cast<int>(gridDim.x), p.late_blocks);
-  if (line.Begin(static_cast<int>(blockIdx.x)) >= p.plan.decode.units * line.pages) {
-    return WaitForKernelsBefore();
-  }
-  Pieces pieces(p.plan, p.step, prefix, line);
-  Piece piece;
-  const int group = Uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
-  int unit = -1, loads = 0;
-  if (group < kKeyGroups) {
-    TakeRegisters<kKeyRegisters<kKind, kCodes>>();
-    KeyGroup<kKind, kHeadDim, kDims> keys(p, memory, barriers, group, line.share == 1);
-    for (; pieces.Next(&piece); unit = piece.unit) {
-      if (piece.unit != unit) ++loads;
-      keys.Run(piece, loads - 1);
-    }
-  } else {
-    LeaveRegisters<256 - kKeyRegisters<kKind, kCodes>>();
-    ValueGroup<kKind, kHeadDim, kCodes, kHalves, kQueryTiles> values(p, memory, barriers);
-    for (; pieces.Next(&piece); unit = piece.unit) {
-      values.Run(piece, line, piece.unit != unit);
-    }
-  }
-  // Own pages' end, too, if they came before: so the merge that waits for this kernel has both.
-  WaitForKernelsBefore();
-#endif
-}
-
-using Kernel = void (*)(LatentDecodeArguments);
-struct KernelChoice {
-  Kernel kernel;
-  FactorKind factors;
-  int head_dim, k_dims;
-  ValueCodes codes;
-  int query_tiles;
-};
-// Halves of blocks of values that a warp has.
-constexpr int HalvesOf(ValueCodes codes) { return codes == ValueCodes::kFewBits ? 2 : 3; }
-constexpr int MostValueBlocks(ValueCodes codes) { return kValueThreads / 32 * HalvesOf(codes) / 2; }
-static_assert(MostValueBlocks(ValueCodes::kAll) == kMaxValueBlocks);
-#define LATENTD_KERNEL(factors, head_dim, k_dims, codes, query_tiles)                       \
-  {                                                                                         \
-    DecodeLatents<factors, head_dim, k_dims, codes, HalvesOf(codes), query_tiles>, factors, \
-        head_dim, k_dims, codes, query_tiles                                                \
-  }
-#define LATENTD_KERNELS(factors, k_dims, codes)                                                 \
-  LATENTD_KERNEL(factors, 64, k_dims, codes, 1), LATENTD_KERNEL(factors, 64, k_dims, codes, 2), \
-      LATENTD_KERNEL(factors, 128, k_dims, codes, 1),                                           \
-      LATENTD_KERNEL(factors, 128, k_dims, codes, 2)
-// Of those that serve a plan the first one is taken.
-constexpr KernelChoice kKernels[] = {
-    LATENTD_KERNELS(FactorKind::kInt8, 128, ValueCodes::kFewBits),
-    LATENTD_KERNELS(FactorKind::kInt8, 256, ValueCodes::kFewBits),
-    LATENTD_KERNELS(FactorKind::kInt8, 512, ValueCodes::kFewBits),
-    LATENTD_KERNELS(FactorKind::kInt8, 256, ValueCodes::kUpTo8Bits),
-    LATENTD_KERNELS(FactorKind::kInt8, 512, ValueCodes::kUpTo8Bits),
-    LATENTD_KERNELS(FactorKind::kFp16, 128, ValueCodes::kAll),
-    LATENTD_KERNELS(FactorKind::kFp16, 256, ValueCodes::kAll)};
-#undef LATENTD_KERNELS
-#undef LATENTD_KERNEL
 
 bool IsSymmetric(const SegmentView& segment) {
   return IsScaled(segment.codec) && !IsMinMax(segment.codec);
@@ -118,12 +37,15 @@ ValueCodes ValuesOf(const PlanView& plan) {
   return few ? ValueCodes::kFewBits : ValueCodes::kUpTo8Bits;
 }
 
-const KernelChoice* ChoiceOf(const PlanView& plan, int queries) {
-  for (const KernelChoice& choice : kKernels) {
-    if (choice.factors == plan.decode.factors && choice.head_dim == plan.head_dim &&
-        choice.k_dims >= plan.coded.k.dims && choice.codes == ValuesOf(plan) &&
-        choice.query_tiles == QueryTiles(queries)) {
-      return &choice;
+// Null where none serves the plan.
+const LatentKernel* KernelOf(const PlanView& plan, int queries) {
+  const bool int8 = plan.decode.factors == FactorKind::kInt8;
+  for (const LatentKernelSet& set : int8 ? Int8LatentKernels() : Fp16LatentKernels()) {
+    for (const LatentKernel& kernel : set) {
+      if (kernel.head_dim == plan.head_dim && kernel.k_dims >= plan.coded.k.dims &&
+          kernel.codes == ValuesOf(plan) && kernel.query_tiles == QueryTiles(queries)) {
+        return &kernel;
+      }
     }
   }
   return nullptr;
@@ -166,7 +88,7 @@ DecodeUnits LatentDecodeUnits(const CudaDevice& device, const AttentionSpec& spe
                    .heads = heads,
                    .units = plan.num_kv_heads / heads};
     view.key_factors.unit_bytes = KeyFactorBytes(spec, factors, heads);
-    if (ChoiceOf(view, heads * per_kv) != nullptr &&
+    if (KernelOf(view, heads * per_kv) != nullptr &&
         StagesOf(device, view, kMostDecodeSequences) > 0) {
       return view.decode;
     }
@@ -190,13 +112,13 @@ void LaunchLatentDecode(CudaDevice& device, const PlanView& plan, const StepView
                                   .stages = stages,
                                   .late_blocks = own_blocks,
                                   .parts = DecodeParts(plan, stages, step.num_sequences)};
-  arguments.num_key_tiles = KeyTiles(plan.coded.k, kDimsAtOnce / kTileDims, arguments.key_tiles);
+  arguments.num_key_tiles = KeyTiles(plan.coded.k, kMaxKeyDims / kTileDims, arguments.key_tiles);
   arguments.num_value_blocks = ValueBlocks(plan.coded.v, kMaxValueBlocks, arguments.value_blocks);
   const DecodeParts& parts = arguments.parts;
-  const KernelChoice* choice = ChoiceOf(plan, parts.queries);
-  LATENTD_CHECK(choice != nullptr);
+  const LatentKernel* kernel = KernelOf(plan, parts.queries);
+  LATENTD_CHECK(kernel != nullptr);
   // Early it needs nothing of the kernel before, for own pages, which began after all others' end.
-  Launch(device, "decode attention", choice->kernel,
+  Launch(device, "decode attention", kernel->kernel,
          {.blocks = LatentDecodeBlocks(device, plan, step.num_sequences),
           .threads = kDecodeThreads,
           .shared_bytes = parts.bytes,

@@ -41,7 +41,8 @@ inline constexpr int kKeyRegisters = kKind == FactorKind::kFp16         ? 136
 inline constexpr int kRing = 3;       // scores and turned queries: how far keys are ahead of values
 inline constexpr int kMaxStages = 6;  // of fetched pages
 inline constexpr int kDimsAtOnce = 256;  // of K, that registers hold
-inline constexpr int kMaxPasses = 4;     // products of 128 columns of a unit
+inline constexpr int kMaxKeyDims = 512;
+inline constexpr int kMaxPasses = 4;  // products of 128 columns of a unit
 
 struct DecodeBarriers {
   PhaseBarrier fetched[kMaxStages];
@@ -104,7 +105,7 @@ struct LatentDecodeArguments {
   DecodeParts parts;      // ready made: a block would count longer than it fetches a page
   int num_key_tiles = 0;  // kFp16
   int num_value_blocks = 0;
-  KeyTile key_tiles[kDimsAtOnce / kTileDims];
+  KeyTile key_tiles[kMaxKeyDims / kTileDims];
   ValueBlock value_blocks[kMaxValueBlocks];
 };
 

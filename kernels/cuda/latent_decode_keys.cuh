@@ -114,14 +114,24 @@ struct KeyGroup {
         Score<1>(right_, pass, ring, keys.scale, norms);
       } else {
         // Registers hold one half beside the latents; the other warpgroup multiplies meanwhile.
-        Multiply(keys.a, pass, 0, 0, loads, left_);
+        MultiplyChunks(keys, codes, pass, 0, loads);
         Score<0>(left_, pass, ring, keys.scale, norms);
         if (HeadOf<1>(pass) >= p_.plan.decode.heads) break;
-        Multiply(keys.a, pass, 1, 0, loads, left_);
+        MultiplyChunks(keys, codes, pass, 1, loads);
         Score<1>(left_, pass, ring, keys.scale, norms);
       }
     }
     barriers_.scored[ring].Arrive(only_page_ ? 1 : kKeyGroups);
+  }
+
+  // kFp16: all of K's dims with half a pass's columns.
+  __device__ __forceinline__ void MultiplyChunks(Operands& keys, const uint8_t* codes, int pass,
+                                                 int side, int loads) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (kChunks > 1) keys.Load(p_, token_, codes, chunk * kDimsAtOnce);
+      Multiply(keys.a, pass, side, chunk, loads, left_);
+    }
   }
 
   // Begins to multiply a chunk of K's dims with half a pass's columns; kFp16: and waits.
@@ -134,16 +144,23 @@ struct KeyGroup {
       BeginToAdd<Operands::kSteps>(a, pass * pass_bytes + chunk * kBytes + side * kHalf * 128,
                                    chunk > 0, keys);
     } else {
-      const bool biased = BeginWithBias(pass, side, keys);
-      AddProducts<Operands::kSteps>(a, pass * parts_.pass_bytes + side * kHalf * 128, biased, keys);
+      constexpr int kChunkParts = kDimsAtOnce / 64;
+      const bool add = chunk > 0 || BeginWithBias(pass, side, keys);
+      AddProducts<Operands::kSteps>(
+          a,
+          pass * parts_.pass_bytes + chunk * (kChunkParts * kFactorPartBytes) + side * kHalf * 128,
+          chunk, add, keys);
     }
   }
   // Of steps up to the last dim of K, or one more.
   template <int kCount>
   __device__ __forceinline__ void AddProducts(const uint32_t (&a)[Operands::kSteps][4], int factors,
-                                              bool add, Sum (&keys)[kHalf / 2]) {
-    if constexpr (kCount > (kDims > 128 ? 10 : 2)) {  // other kernels have fewer dims
-      if (p_.num_key_tiles <= kCount - 2) return AddProducts<kCount - 2>(a, factors, add, keys);
+                                              int chunk, bool add, Sum (&keys)[kHalf / 2]) {
+    constexpr int kLeast = kDims == kDimsAtOnce ? 10 : 2;  // other kernels have fewer dims
+    if constexpr (kCount > kLeast) {
+      if (chunk == kChunks - 1 && p_.num_key_tiles - chunk * Operands::kSteps <= kCount - 2) {
+        return AddProducts<kCount - 2>(a, factors, chunk, add, keys);
+      }
     }
     BeginToAdd<kCount>(a, factors, add, keys);
     WaitForProducts<0>();

@@ -39,12 +39,12 @@ TEST_F(AttentionPlanTest, TheKernelIsTheFastestThatServesTheCodes) {
                                            {.dims = 256, .codec = Codec::kInt4},
                                            {.dims = 192, .codec = Codec::kInt2}};
   const std::vector<Segment> many_bits = {{.dims = 32, .codec = Codec::kInt8},
-                                          {.dims = 96, .codec = Codec::kInt4}};
+                                          {.dims = 320, .codec = Codec::kInt4},
+                                          {.dims = 160, .codec = Codec::kInt2}};
   EXPECT_EQ(DecodeKernelOf(Latents(few_bits, few_bits)), "int8 factors");
   EXPECT_EQ(DecodeKernelOf(Latents(few_bits, balanced_v)), "int8 factors");
-  EXPECT_EQ(DecodeKernelOf(Latents(few_bits, One(512, Codec::kF16))), "general");
   EXPECT_EQ(DecodeKernelOf(Latents(many_bits, balanced_v)), "fp16 factors");
-  EXPECT_EQ(DecodeKernelOf(Latents(One(256, Codec::kF16), One(512, Codec::kF16))), "fp16 factors");
+  EXPECT_EQ(DecodeKernelOf(Latents(One(256, Codec::kF16), One(256, Codec::kF16))), "fp16 factors");
   AttentionShape biased = Latents(One(256, Codec::kInt4), balanced_v);
   biased.biases = true;
   EXPECT_EQ(DecodeKernelOf(biased), "fp16 factors");

@@ -70,8 +70,10 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> many_v = {{.dims = 32, .codec = Codec::kInt8},
                                        {.dims = 80, .codec = Codec::kInt4},
                                        {.dims = 64, .codec = Codec::kInt2}};
+  const std::vector<Segment> wide_v = {{.dims = 272, .codec = Codec::kInt4},
+                                       {.dims = 240, .codec = Codec::kInt2}};
   ExpectAgreesOnGroups(wide_k, mixed_v, /*biases=*/false, /*keeps=*/false);
-  ExpectAgreesOnGroups(wide_k, many_v, /*biases=*/false, /*keeps=*/false);
+  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/false, /*keeps=*/false);
   ExpectAgreesOnGroups(mixed_k, many_v, /*biases=*/false, /*keeps=*/true);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
@@ -106,6 +108,14 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
                        /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, mixed_v, /*biases=*/true, /*keeps=*/true);
   ExpectAgreesOnGroups(odd_k, One(80, Codec::kInt4), /*biases=*/false, /*keeps=*/false);
+  // More dims of K than registers hold at once, and V of more blocks than few bits have.
+  const std::vector<Segment> wide_k = {{.dims = 32, .codec = Codec::kInt8},
+                                       {.dims = 176, .codec = Codec::kInt4},
+                                       {.dims = 96, .codec = Codec::kInt2}};
+  const std::vector<Segment> wide_v = {{.dims = 80, .codec = Codec::kInt8},
+                                       {.dims = 208, .codec = Codec::kInt4},
+                                       {.dims = 224, .codec = Codec::kInt2}};
+  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/true, /*keeps=*/false);
   for (const int window : {0, 100}) {
     ExpectAgreesOnOneGroup(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
     ExpectAgreesOnOneGroup(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);
