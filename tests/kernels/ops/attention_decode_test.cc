@@ -73,7 +73,7 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfFewBits) {
   const std::vector<Segment> wide_v = {{.dims = 272, .codec = Codec::kInt4},
                                        {.dims = 240, .codec = Codec::kInt2}};
   ExpectAgreesOnGroups(wide_k, mixed_v, /*biases=*/false, /*keeps=*/false);
-  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/false, /*keeps=*/false);
+  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/false, /*keeps=*/true);
   ExpectAgreesOnGroups(mixed_k, many_v, /*biases=*/false, /*keeps=*/true);
   for (const Codec codec : {Codec::kInt4, Codec::kInt3, Codec::kInt2}) {
     for (const int window : {0, 100}) {
@@ -115,7 +115,7 @@ TEST_F(AttentionDecodeTest, AgreesOnLatentsOfManyBits) {
   const std::vector<Segment> wide_v = {{.dims = 80, .codec = Codec::kInt8},
                                        {.dims = 208, .codec = Codec::kInt4},
                                        {.dims = 224, .codec = Codec::kInt2}};
-  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/true, /*keeps=*/false);
+  ExpectAgreesOnGroups(wide_k, wide_v, /*biases=*/true, /*keeps=*/true);
   for (const int window : {0, 100}) {
     ExpectAgreesOnOneGroup(256, Codec::kInt8, 384, Codec::kInt4, /*biases=*/false, window);
     ExpectAgreesOnOneGroup(256, Codec::kInt4, 384, Codec::kInt8, /*biases=*/false, window);
